@@ -1,0 +1,8 @@
+// Everything a program that uses cachedit needs.
+#pragma once
+
+#include "cachedit/error.h"
+#include "cachedit/image.h"
+#include "cachedit/inspect.h"
+#include "cachedit/log.h"
+#include "cachedit/pipeline.h"

@@ -1,0 +1,29 @@
+#include "base/environment.h"
+
+#include <cstdlib>
+
+namespace cachedit {
+namespace {
+
+std::string value_of(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+Environment read_environment() {
+  return {.log_level = value_of("CACHEDIT_LOG_LEVEL"),
+          .default_model = value_of("CACHEDIT_DEFAULT_MODEL"),
+          .hf_home = value_of("HF_HOME"),
+          .hf_hub_cache = value_of("HF_HUB_CACHE"),
+          .xdg_cache_home = value_of("XDG_CACHE_HOME"),
+          .home = value_of("HOME")};
+}
+
+const Environment& environment() {
+  static const Environment instance = read_environment();
+  return instance;
+}
+
+}  // namespace cachedit

@@ -1,0 +1,25 @@
+// Every environment variable that cachedit reads, read once per process.
+// docs/environment.md lists them for users; keep the two in step.
+#pragma once
+
+#include <string>
+
+namespace cachedit {
+
+/// Empty strings stand for variables that are not set.
+struct Environment {
+  std::string log_level;       // CACHEDIT_LOG_LEVEL
+  std::string default_model;   // CACHEDIT_DEFAULT_MODEL: replaces the shipped model
+  std::string hf_home;         // HF_HOME
+  std::string hf_hub_cache;    // HF_HUB_CACHE
+  std::string xdg_cache_home;  // XDG_CACHE_HOME
+  std::string home;            // HOME
+};
+
+/// The environment as it was at the first call.
+const Environment& environment();
+
+/// Reads the variables afresh (tests; everybody else uses environment()).
+Environment read_environment();
+
+}  // namespace cachedit

@@ -1,0 +1,45 @@
+// All tensors of one component: a single safetensors file, or shards listed by an index.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/safetensors.h"
+
+namespace cachedit::io {
+
+class WeightStore {
+ public:
+  /// Opens the weights in `folder`: "<base>.safetensors" or "<base>.safetensors.index.json" with
+  /// base "diffusion_pytorch_model" or "model". With both present the single file wins.
+  /// Throws IoError if there is neither (naming pickle files found instead: only safetensors are
+  /// read), WeightError listing every absent shard, every shard name that leaves the folder, and
+  /// every tensor that the index promises and its shard lacks. Tensors in a shard that the index
+  /// does not list are left out with a warning.
+  static WeightStore open(const std::filesystem::path& folder);
+
+  bool contains(std::string_view name) const;
+  /// Throws WeightError if there is none of that name.
+  const TensorEntry& entry(std::string_view name) const;
+  /// Shares the mapped file; see SafetensorsFile::tensor.
+  at::Tensor tensor(std::string_view name) const;
+  /// Every tensor's name, sorted.
+  std::vector<std::string> names() const;
+
+  int64_t parameters() const;
+  int64_t bytes() const;
+  /// The folder, for error texts.
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  std::filesystem::path folder_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, size_t, std::less<>> file_of_;  // tensor name -> index into files_
+};
+
+}  // namespace cachedit::io

@@ -1,0 +1,70 @@
+// The block seam: a transformer hands its list of blocks to a runner, which decides which of them
+// run at this step. The plain runner runs all; caching is another runner, and models never know.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "attention/attention.h"
+
+namespace cachedit::nn {
+
+/// What flows from block to block: image tokens [B, Ni, C] and, where the model has them, text
+/// tokens [B, Nt, C]. A block may return tensors that share one buffer, and never writes into its
+/// inputs.
+struct Streams {
+  at::Tensor hidden;
+  at::Tensor encoder;
+};
+
+/// cos and sin of the rotary embedding, both [N, D] fp32, for the joint sequence (text first).
+struct RotaryEmbedding {
+  at::Tensor cos;
+  at::Tensor sin;
+};
+
+/// What every block of one forward pass reads besides the streams.
+struct BlockContext {
+  /// Conditioning vector [B, C] (time, guidance and pooled text), after its activation (SiLU).
+  at::Tensor conditioning;
+  const RotaryEmbedding* rotary = nullptr;
+  const attention::Attention* attention = nullptr;
+};
+
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual Streams forward(const Streams& streams, const BlockContext& context) const = 0;
+};
+
+/// A named list ("transformer_blocks"); the blocks belong to the model.
+struct BlockList {
+  std::string_view name;
+  std::vector<const Block*> blocks;
+};
+
+/// Where in a run a forward pass stands.
+struct StepInfo {
+  int64_t step = 0;       ///< from 0
+  int64_t num_steps = 1;  ///< of the run
+  int64_t branch = 0;     ///< 0 conditional, 1 unconditional (true CFG)
+};
+
+class BlockRunner {
+ public:
+  virtual ~BlockRunner() = default;
+  virtual Streams run(const BlockList& list, Streams streams, const BlockContext& context,
+                      const StepInfo& step) = 0;
+};
+
+/// Runs every block in order.
+class PlainBlockRunner final : public BlockRunner {
+ public:
+  Streams run(const BlockList& list, Streams streams, const BlockContext& context,
+              const StepInfo& step) override;
+};
+
+}  // namespace cachedit::nn

@@ -1,0 +1,71 @@
+// The weight seam: layers bind their tensors through a scope by checkpoint name. It checks shapes,
+// converts dtype and device, and records use, so that loading can end with the list of every
+// missing, left-over and wrong-shaped tensor. Tensor parallelism and quantization hook in here.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/weight_store.h"
+
+namespace cachedit::nn {
+
+struct WeightOptions {
+  /// Converts floating-point tensors; std::nullopt keeps the stored dtype.
+  std::optional<at::ScalarType> dtype;
+  at::Device device = at::kCPU;
+};
+
+/// A prefix of tensor names. Cheap to copy; valid as long as its WeightLoader.
+class WeightScope {
+ public:
+  /// scope / "attn" / "to_q" names "<prefix>attn.to_q.". Parts may hold dots themselves.
+  WeightScope operator/(std::string_view part) const;
+  WeightScope operator/(int64_t index) const;
+
+  /// The tensor "<prefix><name>" with exactly this shape. A missing or wrong-shaped one is recorded
+  /// and a placeholder of that shape on the meta device comes back, so that one load reports all
+  /// faults; WeightLoader::finish throws before anybody computes with it.
+  at::Tensor take(std::string_view name, at::IntArrayRef shape) const;
+  /// The same, kept in `dtype` whatever the options say.
+  at::Tensor take_as(std::string_view name, at::IntArrayRef shape, at::ScalarType dtype) const;
+
+  bool contains(std::string_view name) const;
+  const std::string& prefix() const { return prefix_; }
+  /// What the component's parameters become: the option's dtype, or the stored dtype of its first
+  /// floating-point tensor.
+  at::ScalarType dtype() const;
+  at::Device device() const;
+
+ private:
+  friend class WeightLoader;
+  struct State;
+  WeightScope(std::shared_ptr<State> state, std::string prefix)
+      : state_(std::move(state)), prefix_(std::move(prefix)) {}
+
+  std::shared_ptr<State> state_;
+  std::string prefix_;
+};
+
+/// One component's load: hands out the root scope, then checks that everything fitted.
+class WeightLoader {
+ public:
+  /// `store` must outlive the loader, not the tensors.
+  WeightLoader(const io::WeightStore& store, const WeightOptions& options);
+
+  WeightScope root() const;
+
+  /// Throws WeightError listing every missing, wrong-shaped and left-over tensor. Left-overs whose
+  /// name starts with one of `ignored_prefixes` are known to be unused and pass in silence.
+  void finish(const std::vector<std::string>& ignored_prefixes = {}) const;
+
+ private:
+  std::shared_ptr<WeightScope::State> state_;
+};
+
+}  // namespace cachedit::nn
