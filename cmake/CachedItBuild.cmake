@@ -31,9 +31,13 @@ if(CACHEDIT_SANITIZE)
 endif()
 
 add_library(cachedit_options INTERFACE)
+# -Wno-missing-field-initializers: options structs are filled by name and default the rest.
+# -Wno-restrict: GCC 12 reports it for `"text" + std::string` (GCC bug 105651).
 target_compile_options(cachedit_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wall -Wextra -Wpedantic -Wno-missing-field-initializers -Wno-restrict -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   $<$<BOOL:${CACHEDIT_WERROR}>:-Werror> -fpch-preprocess)
+# Lets ATen's own headers include the few operators they need instead of all of them.
+target_compile_definitions(cachedit_options INTERFACE AT_PER_OPERATOR_HEADERS)
 target_include_directories(cachedit_options INTERFACE
   ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
 
@@ -51,7 +55,6 @@ function(cachedit_room name)
     target_link_libraries(cachedit_${name} PUBLIC cachedit_${room})
   endforeach()
   target_link_libraries(cachedit_${name} PUBLIC ${ARG_LINK})
-  target_compile_definitions(cachedit_${name} PRIVATE CACHEDIT_BUILDING)
   if(ARG_TORCH)
     target_link_libraries(cachedit_${name} PUBLIC torch)
     if(NOT TARGET cachedit_pch)
@@ -59,10 +62,9 @@ function(cachedit_room name)
       file(WRITE ${PROJECT_BINARY_DIR}/pch.cc "")
       add_library(cachedit_pch STATIC ${PROJECT_BINARY_DIR}/pch.cc)
       target_link_libraries(cachedit_pch PUBLIC cachedit_options torch)
-      target_compile_definitions(cachedit_pch PRIVATE CACHEDIT_BUILDING)
       target_precompile_headers(cachedit_pch PRIVATE
         <algorithm> <cstdint> <functional> <map> <memory> <optional> <span> <string> <string_view>
-        <utility> <vector> <ATen/core/Tensor.h> <c10/util/StringUtil.h>)
+        <utility> <vector> <ATen/TensorOperators.h> <ATen/core/Tensor.h> <c10/util/StringUtil.h>)
     endif()
     target_precompile_headers(cachedit_${name} REUSE_FROM cachedit_pch)
   endif()

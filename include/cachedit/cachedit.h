@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cachedit/error.h"
+#include "cachedit/files.h"
 #include "cachedit/image.h"
 #include "cachedit/inspect.h"
 #include "cachedit/log.h"

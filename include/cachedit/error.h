@@ -49,6 +49,12 @@ class CACHEDIT_API IoError : public Error {
   using Error::Error;
 };
 
+/// An allocation failed: smaller sizes, fewer images, tiling or a smaller dtype help.
+class CACHEDIT_API OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 /// The caller asked to stop (a progress callback returned false).
 class CACHEDIT_API Cancelled : public Error {
  public:

@@ -126,6 +126,9 @@ class CACHEDIT_API Pipeline {
 CACHEDIT_API std::unique_ptr<Pipeline> load_pipeline(const std::string& model,
                                                      const LoadOptions& options = {});
 
+/// CPU threads of every computation in this process from now on. Throws InputError outside 1..4096.
+CACHEDIT_API void set_num_threads(int64_t threads);
+
 /// The model that ships with cachedit: beside the installed library, or in the source tree.
 /// Throws IoError if it is in neither place.
 CACHEDIT_API std::filesystem::path default_model_path();

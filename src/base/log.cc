@@ -27,35 +27,34 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
-spdlog::level::level_enum start_level() {
-  static const std::map<std::string, LogLevel> names = {{"debug", LogLevel::kDebug},
-                                                        {"info", LogLevel::kInfo},
-                                                        {"warning", LogLevel::kWarning},
-                                                        {"error", LogLevel::kError},
-                                                        {"off", LogLevel::kOff}};
-  const std::string& name = environment().log_level;
-  if (name.empty()) return spdlog::level::warn;
-  const auto found = names.find(name);
-  if (found == names.end()) {
-    throw ConfigError("[CACHEDIT_LOG_LEVEL] unknown level: got '" + name +
-                      "'; use debug, info, warning, error or off");
-  }
-  return to_spdlog(found->second);
-}
-
 spdlog::logger& logger() {
   // spdlog's loggers are thread-safe; this one is made at the first message.
   static const std::shared_ptr<spdlog::logger> instance = [] {
     auto made = std::make_shared<spdlog::logger>("cachedit",
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("cachedit %l: %v");
-    made->set_level(start_level());
+    made->set_level(to_spdlog(parse_log_level(environment().log_level)));
     return made;
   }();
   return *instance;
 }
 
 }  // namespace
+
+LogLevel parse_log_level(const std::string& name) {
+  static const std::map<std::string, LogLevel> names = {{"debug", LogLevel::kDebug},
+                                                        {"info", LogLevel::kInfo},
+                                                        {"warning", LogLevel::kWarning},
+                                                        {"error", LogLevel::kError},
+                                                        {"off", LogLevel::kOff}};
+  if (name.empty()) return LogLevel::kWarning;
+  const auto found = names.find(name);
+  if (found == names.end()) {
+    throw ConfigError("[CACHEDIT_LOG_LEVEL] unknown level: got '" + name +
+                      "'; use debug, info, warning, error or off");
+  }
+  return found->second;
+}
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 void log_debug(const std::string& text) { logger().debug("{}", text); }

@@ -17,6 +17,9 @@ namespace cachedit::io {
 /// path and the position) if it is not JSON or nests deeper than 100 levels.
 nlohmann::json read_json_file(const std::filesystem::path& path);
 
+/// The same for text in memory; `where` names it in errors.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+
 class JsonConfig {
  public:
   /// `where` names the file in error texts. Throws ConfigError if `json` is not an object.

@@ -9,22 +9,10 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "nn/rotary.h"
+#include "nn/streams.h"
 
 namespace cachedit::nn {
-
-/// What flows from block to block: image tokens [B, Ni, C] and, where the model has them, text
-/// tokens [B, Nt, C]. A block may return tensors that share one buffer, and never writes into its
-/// inputs.
-struct Streams {
-  at::Tensor hidden;
-  at::Tensor encoder;
-};
-
-/// cos and sin of the rotary embedding, both [N, D] fp32, for the joint sequence (text first).
-struct RotaryEmbedding {
-  at::Tensor cos;
-  at::Tensor sin;
-};
 
 /// What every block of one forward pass reads besides the streams.
 struct BlockContext {

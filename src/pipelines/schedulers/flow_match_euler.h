@@ -2,6 +2,7 @@
 // diffusers' FlowMatchEulerDiscreteScheduler. Esser et al. 2024, arXiv 2403.03206.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -32,6 +33,8 @@ struct FlowMatchEulerConfig {
   /// Throws ConfigError for another class, values out of range, contradicting switches, or unknown
   /// keys.
   static FlowMatchEulerConfig parse(io::JsonConfig& json);
+  /// Throws ConfigError for values out of range and contradicting switches.
+  void validate() const;
 };
 
 /// What set_timesteps takes; exactly as in diffusers, several may be combined.
@@ -39,34 +42,45 @@ struct ScheduleRequest {
   std::optional<int64_t> num_inference_steps;
   std::vector<double> sigmas;     ///< empty: none given
   std::vector<double> timesteps;  ///< empty: none given
-  std::optional<double> mu;       ///< required with dynamic shifting
+  /// Required with dynamic shifting, without meaning otherwise (pipelines pass it always).
+  std::optional<double> mu;
 };
 
 /// A run's noise levels. Values are those that diffusers holds (float32).
 struct Schedule {
   std::vector<float> timesteps;  ///< n
-  std::vector<float> sigmas;     ///< n + 1, the last is where the run ends (0, or 1 if inverted)
+  /// n + 1, the last is where the run ends: 0, or 1 if inverted.
+  std::vector<float> sigmas;
 };
 
 class FlowMatchEulerScheduler {
  public:
+  /// Throws ConfigError as validate() does.
   explicit FlowMatchEulerScheduler(const FlowMatchEulerConfig& config);
 
   const FlowMatchEulerConfig& config() const { return config_; }
 
-  /// diffusers' set_timesteps. Throws InputError where diffusers raises ValueError, and for steps
-  /// below 1, non-finite values, or dynamic shifting without mu.
+  /// diffusers' set_timesteps, with two of its oddities: a static shift acts on the default
+  /// schedule's ends twice (at construction and here), and timesteps given without sigmas are kept
+  /// while their sigmas are shifted (a warning says so). Throws InputError where diffusers raises
+  /// ValueError, and for steps below 1, non-finite values, or values that give a non-finite
+  /// schedule. One step from pure noise stays [1, 0] under shift_terminal, where diffusers has NaN.
   Schedule make_schedule(const ScheduleRequest& request) const;
 
   /// diffusers' calculate_shift with this config's sequence lengths and shifts.
   double mu_for(int64_t image_seq_len) const;
 
-  /// One Euler step from sigmas[index] to sigmas[index + 1], computed in fp32, returned in the
-  /// model output's dtype: sample + (sigma' - sigma) * model_output.
+  /// One Euler step from sigmas[index] to sigmas[index + 1]:
+  /// sample + (sigma' - sigma) * model_output. As in diffusers, the product has the model output's
+  /// dtype, the sum is float32, the result has the model output's dtype again. With
+  /// stochastic_sampling the step goes to the predicted clean sample and noises it afresh from
+  /// `generator`, which must then be given (InputError otherwise).
   at::Tensor step(const Schedule& schedule, int64_t index, const at::Tensor& model_output,
-                  const at::Tensor& sample) const;
+                  const at::Tensor& sample,
+                  std::optional<at::Generator> generator = std::nullopt) const;
 
-  /// Noises a clean sample to sigmas[index]: sigma * noise + (1 - sigma) * sample.
+  /// Noises a clean sample to sigmas[index]: sigma * noise + (1 - sigma) * sample, every operation
+  /// in the sample's dtype, as in diffusers.
   at::Tensor scale_noise(const Schedule& schedule, int64_t index, const at::Tensor& sample,
                          const at::Tensor& noise) const;
 

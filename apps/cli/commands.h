@@ -1,0 +1,13 @@
+// The subcommands. Each adds itself to the parser; its callback throws a cachedit::Error when it
+// fails, which main() turns into a message and an exit code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace cachedit::cli {
+
+void add_generate(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_compare(CLI::App& app);
+
+}  // namespace cachedit::cli

@@ -1,0 +1,188 @@
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "cachedit/error.h"
+#include "cachedit/files.h"
+#include "cachedit/log.h"
+#include "cachedit/pipeline.h"
+#include "commands.h"
+#include "generate_options.h"
+#include "interrupt.h"
+#include "output_names.h"
+#include "progress.h"
+#include "prompt_file.h"
+#include "report.h"
+
+namespace cachedit::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+GenerateRequest make_request(const ImageSettings& s, const GenerateOptions& options) {
+  GenerateRequest request;
+  request.prompt = {s.prompt};
+  if (s.negative_prompt) request.negative_prompt = {*s.negative_prompt};
+  request.true_cfg_scale = s.true_cfg_scale.value_or(request.true_cfg_scale);
+  request.guidance_scale = s.guidance_scale.value_or(request.guidance_scale);
+  request.height = s.height;
+  request.width = s.width;
+  request.num_inference_steps = s.num_inference_steps;
+  if (s.seed && *s.seed >= 0) request.seed = static_cast<uint64_t>(*s.seed);
+  request.num_images_per_prompt = s.num_images_per_prompt.value_or(1);
+  request.max_sequence_length = s.max_sequence_length;
+  if (s.image_path) request.image = read_image(*s.image_path);
+  request.strength = s.strength.value_or(request.strength);
+  request.sigmas = s.sigmas;
+  request.output_type = options.output_type == "latent" ? OutputType::kLatent : OutputType::kImage;
+  request.vae_tiling = options.vae_tiling;
+  request.vae_slicing = options.vae_slicing;
+  return request;
+}
+
+/// One call of the command: everything that outlives a single picture.
+class GenerateRun {
+ public:
+  explicit GenerateRun(const GenerateOptions& options)
+      : options_(options),
+        names_(options.save_path, options.format, options.output_type == "latent"),
+        model_(options.model_path.empty() ? default_model_path().string() : options.model_path) {
+    for (const std::string& path : {options.json, options.contact_sheet}) {
+      if (!path.empty()) check_writable(path);
+    }
+    if (!options.contact_sheet.empty()) sheet_format();
+  }
+
+  void run() {
+    const std::vector<ImageSettings> all =
+        options_.prompt_file.empty() ? std::vector<ImageSettings>{options_.settings}
+                                     : read_prompt_file(options_.prompt_file, options_.settings);
+    const Clock::time_point start = Clock::now();
+    if (options_.threads) set_num_threads(*options_.threads);
+    pipeline_ = load_pipeline(model_, {.dtype = options_.dtype, .device = options_.device});
+    report_.load_seconds = seconds_since(start);
+    stop_if_interrupted();
+    for (const ImageSettings& s : all) total_ += outputs_of(s);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const std::string label =
+          all.size() == 1 ? ""
+                          : "[" + std::to_string(i + 1) + "/" + std::to_string(all.size()) + "]";
+      make_pictures(all[i], label);
+    }
+    if (!options_.contact_sheet.empty()) write_sheet();
+    report_.total_seconds = seconds_since(start);
+    if (!options_.json.empty()) {
+      write_file(options_.json, report_json(options_, model_, *pipeline_, report_).dump(2) + "\n");
+    }
+    if (!options_.quiet) print_summary(report_);
+  }
+
+ private:
+  /// Latents of a whole batch go into one file.
+  int64_t outputs_of(const ImageSettings& settings) const {
+    return names_.extension() == "safetensors" ? 1 : settings.num_images_per_prompt.value_or(1);
+  }
+
+  void make_pictures(const ImageSettings& settings, const std::string& label) {
+    GenerateRequest request = make_request(settings, options_);
+    GenerateResult result;
+    {
+      Progress progress(options_.quiet, label);
+      request.on_step = [&](const StepProgress& step) {
+        progress.update(step);
+        return !interrupted();
+      };
+      result = pipeline_->generate(request);
+    }
+    record(settings, result);
+    if (result.latents.defined()) {
+      write_latents(settings, result);
+      return;
+    }
+    const std::string text = parameters_text(settings, result, model_);
+    const auto copies = static_cast<int64_t>(result.images.size());
+    for (int64_t copy = 0; copy < copies; ++copy) {
+      const Image& image = result.images[static_cast<size_t>(copy)];
+      const std::filesystem::path path = next_path(settings, result, copy, copies);
+      write_image(
+          path, image,
+          {.format = parse_image_format(names_.extension()), .text = {{"parameters", text}}});
+      announce(path, settings, result);
+      if (!options_.contact_sheet.empty()) sheet_.push_back(image);
+    }
+  }
+
+  void write_latents(const ImageSettings& settings, const GenerateResult& result) {
+    const std::filesystem::path path = next_path(settings, result, 0, 1);
+    write_tensors(path, {{"latents", result.latents}},
+                  {{"height", std::to_string(result.height)},
+                   {"width", std::to_string(result.width)},
+                   {"parameters", parameters_text(settings, result, model_)}});
+    announce(path, settings, result);
+  }
+
+  std::filesystem::path next_path(const ImageSettings& settings, const GenerateResult& result,
+                                  int64_t copy, int64_t copies) {
+    return names_.path(settings.prompt, result.width, result.height, result.seed, next_++, total_,
+                       copy, copies);
+  }
+
+  void record(const ImageSettings& settings, const GenerateResult& result) {
+    report_.seconds.text += result.seconds.text;
+    report_.seconds.denoise += result.seconds.denoise;
+    report_.seconds.decode += result.seconds.decode;
+    report_.step_seconds.insert(report_.step_seconds.end(), result.step_seconds.begin(),
+                                result.step_seconds.end());
+    report_.settings.push_back(settings_json(settings, result));
+  }
+
+  void announce(const std::filesystem::path& path, const ImageSettings& settings,
+                const GenerateResult& result) {
+    report_.outputs.push_back({.path = path.string(),
+                               .prompt = settings.prompt,
+                               .seed = result.seed,
+                               .width = result.width,
+                               .height = result.height});
+    std::printf("%s\n", path.c_str());
+    std::fflush(stdout);
+  }
+
+  ImageFormat sheet_format() const {
+    return parse_image_format(std::filesystem::path(options_.contact_sheet).extension().string());
+  }
+
+  void write_sheet() const {
+    constexpr int64_t kColumns = 4;
+    write_image(options_.contact_sheet, contact_sheet(sheet_, kColumns),
+                {.format = sheet_format()});
+    std::printf("%s\n", options_.contact_sheet.c_str());
+  }
+
+  const GenerateOptions& options_;
+  OutputNames names_;
+  std::string model_;
+  std::unique_ptr<Pipeline> pipeline_;
+  RunReport report_;
+  std::vector<Image> sheet_;
+  int64_t next_ = 0;
+  int64_t total_ = 0;
+};
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  auto options = std::make_shared<GenerateOptions>();
+  CLI::App* command = app.add_subcommand("generate", "Generate pictures from prompts");
+  add_generate_options(*command, *options);
+  command->callback([options] {
+    check_generate_options(*options);
+    install_interrupt_handler();
+    GenerateRun(*options).run();
+  });
+}
+
+}  // namespace cachedit::cli

@@ -1,0 +1,78 @@
+#include "generate_options.h"
+
+#include "cachedit/error.h"
+
+namespace cachedit::cli {
+namespace {
+
+void add_image_options(CLI::App& command, ImageSettings& s) {
+  command.add_option("--prompt", s.prompt, "What to draw");
+  command.add_option("--negative-prompt", s.negative_prompt,
+                     "What to steer away from; needs --true-cfg-scale above 1");
+  command.add_option("--true-cfg-scale", s.true_cfg_scale,
+                     "Classifier-free guidance with a second pass per step (default 1: off)");
+  command.add_option("--guidance-scale", s.guidance_scale,
+                     "Embedded guidance of distilled models (default 3.5)");
+  command.add_option("--height", s.height, "Pixels (default: the checkpoint's size)");
+  command.add_option("--width", s.width, "Pixels (default: the checkpoint's size)");
+  command.add_option("--num-inference-steps,--steps", s.num_inference_steps,
+                     "Denoising steps (default 28, or the number of --sigmas)");
+  command.add_option("--seed", s.seed, "0 or more; -1 or none: random, and printed")
+      ->check(CLI::Range(int64_t{-1}, std::numeric_limits<int64_t>::max()));
+  command.add_option("--num-images-per-prompt", s.num_images_per_prompt,
+                     "Pictures of each prompt, from one seed (default 1)");
+  command.add_option("--max-sequence-length", s.max_sequence_length,
+                     "T5 tokens, at most 512 (default: tokenizer_2's limit)");
+  command.add_option("--image-path", s.image_path, "Start from this picture (image to image)");
+  command.add_option("--strength", s.strength,
+                     "How far to leave --image-path, in (0, 1] (default 0.6)");
+  command.add_option("--sigmas", s.sigmas, "Custom noise levels, comma separated, without the 0")
+      ->delimiter(',');
+}
+
+}  // namespace
+
+void add_generate_options(CLI::App& command, GenerateOptions& o) {
+  command.add_option("--model-path", o.model_path,
+                     "Folder in diffusers' layout, or a hub name in the local Hugging Face cache "
+                     "(default: the shipped model)");
+  add_image_options(command, o.settings);
+  command.add_option("--prompt-file", o.prompt_file,
+                     "A prompt per line, or JSON lines with settings per picture");
+  command.add_option("--dtype", o.dtype, "auto, fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  command.add_option("--device", o.device, "auto, cpu, cuda or cuda:N");
+  command.add_option("--threads", o.threads, "CPU threads (default: one per core)");
+  command.add_option("--save-path", o.save_path,
+                     "File, or folder for generated names (default: the current folder)");
+  command.add_option("--format", o.format, "png, jpg or webp (default: by --save-path, else png)")
+      ->check(CLI::IsMember({"png", "jpg", "jpeg", "webp"}));
+  command
+      .add_option("--output-type", o.output_type,
+                  "image, or latent (packed latents as safetensors)")
+      ->check(CLI::IsMember({"image", "latent"}));
+  command.add_option("--contact-sheet", o.contact_sheet, "Also write all pictures as one sheet");
+  command.add_option("--json", o.json, "Write settings, timings and outputs to this file");
+  command.add_flag("--vae-tiling", o.vae_tiling, "Decode in tiles: less memory for large pictures");
+  command.add_flag("--vae-slicing", o.vae_slicing, "Decode one picture of a batch after the other");
+  command.add_flag("--quiet", o.quiet, "No progress and no summary on stderr");
+}
+
+void check_generate_options(const GenerateOptions& o) {
+  if (o.settings.prompt.empty() && o.prompt_file.empty()) {
+    throw InputError("[generate] --prompt is missing; give it, or --prompt-file");
+  }
+  if (!o.settings.prompt.empty() && !o.prompt_file.empty()) {
+    throw InputError("[generate] --prompt and --prompt-file exclude each other: give one of them");
+  }
+  if (o.settings.strength && !o.settings.image_path && o.prompt_file.empty()) {
+    throw InputError("[generate] --strength needs --image-path");
+  }
+  if (o.output_type == "latent" && (!o.contact_sheet.empty() || !o.format.empty())) {
+    throw InputError(
+        "[generate] --output-type latent writes safetensors: leave out --format and "
+        "--contact-sheet");
+  }
+}
+
+}  // namespace cachedit::cli

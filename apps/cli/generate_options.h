@@ -1,0 +1,52 @@
+// What `cachedit generate` was asked to do.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cachedit::cli {
+
+/// Settings of one picture (or batch); a prompt file may override them line by line.
+struct ImageSettings {
+  std::string prompt;
+  std::optional<std::string> negative_prompt;
+  std::optional<double> true_cfg_scale;
+  std::optional<double> guidance_scale;
+  std::optional<int64_t> height;
+  std::optional<int64_t> width;
+  std::optional<int64_t> num_inference_steps;
+  std::optional<int64_t> seed;  ///< -1: a random one for every prompt
+  std::optional<int64_t> num_images_per_prompt;
+  std::optional<int64_t> max_sequence_length;
+  std::optional<std::string> image_path;
+  std::optional<double> strength;
+  std::vector<double> sigmas;
+};
+
+struct GenerateOptions {
+  ImageSettings settings;
+  std::string model_path;  ///< empty: the shipped model
+  std::string prompt_file;
+  std::string dtype = "auto";
+  std::string device = "auto";
+  std::optional<int64_t> threads;
+  std::string save_path;
+  std::string format;  ///< empty: by save_path's extension, else png
+  std::string output_type = "image";
+  std::string contact_sheet;
+  std::string json;
+  bool vae_tiling = false;
+  bool vae_slicing = false;
+  bool quiet = false;
+};
+
+/// Registers every option on `command`.
+void add_generate_options(CLI::App& command, GenerateOptions& options);
+
+/// Throws InputError where options contradict each other.
+void check_generate_options(const GenerateOptions& options);
+
+}  // namespace cachedit::cli

@@ -1,0 +1,95 @@
+#include "cachedit/inspect.h"
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cachedit/pipeline.h"
+#include "commands.h"
+
+namespace cachedit::cli {
+namespace {
+
+struct InspectOptions {
+  std::string model;
+  bool json = false;
+};
+
+nlohmann::ordered_json to_json(const CheckpointInfo& info) {
+  nlohmann::ordered_json components = nlohmann::ordered_json::array();
+  for (const ComponentInfo& c : info.components) {
+    components.push_back({{"name", c.name},
+                          {"class", c.class_name},
+                          {"dtype", c.dtype},
+                          {"parameters", c.parameters},
+                          {"bytes", c.bytes},
+                          {"blocks", c.blocks},
+                          {"unsupported", c.unsupported}});
+  }
+  return {{"path", info.path},
+          {"class", info.class_name},
+          {"unsupported", info.unsupported},
+          {"components", components}};
+}
+
+std::string count(int64_t parameters) {
+  char text[32];
+  if (parameters == 0) return "-";
+  if (parameters >= 1'000'000'000) {
+    std::snprintf(text, sizeof(text), "%.2f B", static_cast<double>(parameters) / 1e9);
+  } else {
+    std::snprintf(text, sizeof(text), "%.2f M", static_cast<double>(parameters) / 1e6);
+  }
+  return text;
+}
+
+std::string size(int64_t bytes) {
+  char text[32];
+  if (bytes == 0) return "-";
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  if (mib >= 1024) {
+    std::snprintf(text, sizeof(text), "%.2f GiB", mib / 1024);
+  } else {
+    std::snprintf(text, sizeof(text), "%.2f MiB", mib);
+  }
+  return text;
+}
+
+void print(const CheckpointInfo& info) {
+  std::printf("%s\n%s%s\n\n", info.path.c_str(), info.class_name.c_str(),
+              info.unsupported.empty() ? "" : (" (unsupported: " + info.unsupported + ")").c_str());
+  std::printf("%-16s %-32s %-9s %10s %11s  %s\n", "component", "class", "dtype", "parameters",
+              "size", "blocks");
+  for (const ComponentInfo& c : info.components) {
+    std::printf("%-16s %-32s %-9s %10s %11s  %s\n", c.name.c_str(), c.class_name.c_str(),
+                c.dtype.empty() ? "-" : c.dtype.c_str(), count(c.parameters).c_str(),
+                size(c.bytes).c_str(), c.blocks.empty() ? "-" : c.blocks.c_str());
+  }
+  for (const ComponentInfo& c : info.components) {
+    if (c.unsupported.empty()) continue;
+    std::printf("\nunsupported: %s: %s\n", c.name.c_str(), c.unsupported.c_str());
+  }
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Show a checkpoint's components, and what this version cannot run in it");
+  command->add_option("model", options->model,
+                      "Checkpoint folder or hub name; default: the shipped model");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([options] {
+    const std::string model =
+        options->model.empty() ? default_model_path().string() : options->model;
+    const CheckpointInfo info = inspect_checkpoint(model);
+    if (options->json) {
+      std::printf("%s\n", to_json(info).dump(2).c_str());
+    } else {
+      print(info);
+    }
+  });
+}
+
+}  // namespace cachedit::cli

@@ -1,0 +1,44 @@
+// What a run tells afterwards: the text chunk in its pictures, the summary, and the JSON report.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cachedit/pipeline.h"
+#include "generate_options.h"
+
+namespace cachedit::cli {
+
+struct OutputRecord {
+  std::string path;
+  std::string prompt;
+  uint64_t seed = 0;
+  int64_t width = 0;
+  int64_t height = 0;
+};
+
+/// Sums over all pictures of a call.
+struct RunReport {
+  double load_seconds = 0;
+  StageSeconds seconds;
+  double total_seconds = 0;
+  std::vector<double> step_seconds;
+  std::vector<OutputRecord> outputs;
+  nlohmann::ordered_json settings = nlohmann::ordered_json::array();  ///< one object per prompt
+};
+
+/// The "parameters" text that web UIs read back: prompt, negative prompt, settings.
+std::string parameters_text(const ImageSettings& settings, const GenerateResult& result,
+                            const std::string& model);
+
+/// The settings that took effect, for the JSON report.
+nlohmann::ordered_json settings_json(const ImageSettings& settings, const GenerateResult& result);
+
+nlohmann::ordered_json report_json(const GenerateOptions& options, const std::string& model,
+                                   const Pipeline& pipeline, const RunReport& report);
+
+/// One line with the time of each stage, on stderr.
+void print_summary(const RunReport& report);
+
+}  // namespace cachedit::cli

@@ -1,0 +1,70 @@
+// FLUX.1's denoising network (Black Forest Labs 2024), names as in diffusers'
+// FluxTransformer2DModel. Blocks run through a BlockRunner, attention through an Attention.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/attention.h"
+#include "io/weight_store.h"
+#include "models/flux/double_block.h"
+#include "models/flux/flux_config.h"
+#include "models/flux/single_block.h"
+#include "nn/block_runner.h"
+#include "nn/rotary.h"
+#include "nn/timestep_embedding.h"
+#include "nn/weight_scope.h"
+
+namespace cachedit::models {
+
+/// What stays the same in every step of a run, computed once.
+struct FluxConditioning {
+  at::Tensor encoder;  ///< text tokens in the network's width [B, Nt, C]
+  at::Tensor pooled;   ///< pooled text in the network's width [B, C]
+  nn::RotaryEmbedding rotary;
+};
+
+class FluxTransformer {
+ public:
+  /// Throws WeightError listing every missing, wrong-shaped and left-over tensor.
+  FluxTransformer(const FluxConfig& config, const io::WeightStore& store,
+                  const nn::WeightOptions& options);
+
+  /// `prompt_embeds` [B, Nt, joint_attention_dim], `pooled` [B, pooled_projection_dim], the image
+  /// grid in tokens. Throws InputError for other widths.
+  FluxConditioning prepare(const at::Tensor& prompt_embeds, const at::Tensor& pooled,
+                           int64_t grid_height, int64_t grid_width) const;
+
+  /// Predicts the velocity [B, Ni, out_channels] of packed latents [B, Ni, in_channels].
+  /// `timestep` [B] in [0, 1]; `guidance` [B], defined exactly when the config embeds guidance.
+  at::Tensor forward(const at::Tensor& latents, const at::Tensor& timestep,
+                     const at::Tensor& guidance, const FluxConditioning& conditioning,
+                     nn::BlockRunner& runner, const attention::Attention& attention,
+                     const nn::StepInfo& step) const;
+
+  const FluxConfig& config() const { return config_; }
+  at::ScalarType dtype() const { return dtype_; }
+
+ private:
+  FluxTransformer(const FluxConfig& config, const nn::WeightLoader& loader);
+  at::Tensor embed_conditioning(const at::Tensor& timestep, const at::Tensor& guidance,
+                                const at::Tensor& pooled) const;
+
+  FluxConfig config_;
+  at::ScalarType dtype_;
+  at::Device device_;
+  nn::Linear x_embedder_;
+  nn::Linear context_embedder_;
+  nn::EmbeddingMlp timestep_embedder_;
+  std::unique_ptr<nn::EmbeddingMlp> guidance_embedder_;  // null without guidance
+  nn::EmbeddingMlp text_embedder_;
+  std::vector<std::unique_ptr<FluxDoubleBlock>> transformer_blocks_;
+  std::vector<std::unique_ptr<FluxSingleBlock>> single_transformer_blocks_;
+  nn::Modulation norm_out_;
+  nn::Linear proj_out_;
+};
+
+}  // namespace cachedit::models

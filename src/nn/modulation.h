@@ -1,0 +1,34 @@
+// Adaptive layer norm: shift, scale and gate of a block come from the conditioning vector.
+// Peebles & Xie 2022, arXiv 2212.09748 (adaLN-Zero); names as in diffusers' normalization layers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "nn/layers.h"
+#include "nn/weight_scope.h"
+
+namespace cachedit::nn {
+
+/// layer_norm(x) * (1 + scale) + shift over the last dimension of x [B, N, C]; scale, shift [B, C].
+at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale,
+                                const at::Tensor& shift, double eps = 1e-6);
+
+/// x + gate * y; x, y [B, N, C], gate [B, C].
+at::Tensor add_gated(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& y);
+
+/// The projection "linear" [parts * C, C] of the activated conditioning [B, C] into `parts` vectors
+/// [B, C].
+class Modulation {
+ public:
+  Modulation(const WeightScope& scope, int64_t width, int64_t parts);
+  std::vector<at::Tensor> operator()(const at::Tensor& activated_conditioning) const;
+
+ private:
+  int64_t parts_;
+  Linear linear_;
+};
+
+}  // namespace cachedit::nn

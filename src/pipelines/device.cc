@@ -1,0 +1,66 @@
+#include "pipelines/device.h"
+
+#include <ATen/Context.h>
+
+#include "base/fail.h"
+#include "base/log.h"
+
+namespace cachedit::pipelines {
+
+at::Device parse_device(const std::string& name) {
+  if (name == "auto") return at::hasCUDA() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  if (name == "cpu") return at::kCPU;
+  const bool numbered = name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 &&
+                        name.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (name != "cuda" && !numbered) {
+    fail<InputError>("device", "unknown device: got '", name, "'; use auto, cpu, cuda or cuda:N");
+  }
+  if (!at::hasCUDA()) {
+    fail<UnsupportedError>("device",
+                           "the linked LibTorch has no CUDA, or this machine no CUDA "
+                           "device: got '",
+                           name, "'; use cpu");
+  }
+  const int index = numbered ? std::stoi(name.substr(5)) : 0;
+  const auto count =
+      static_cast<int>(at::globalContext().getAcceleratorHooksInterface().deviceCount());
+  if (index >= count) {
+    fail<InputError>("device", "no such device: got '", name, "', this machine has ", count);
+  }
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+at::ScalarType parse_dtype(const std::string& name, at::ScalarType stored, at::Device device) {
+  if (name == "fp32") return at::kFloat;
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp16") return at::kHalf;
+  if (name != "auto") {
+    fail<InputError>("dtype", "unknown dtype: got '", name, "'; use auto, fp32, bf16 or fp16");
+  }
+  if (stored == at::kHalf && device.is_cpu()) {
+    log_info("[dtype] the checkpoint is float16, which is slow on a CPU: computing in bfloat16");
+    return at::kBFloat16;
+  }
+  return stored == at::kFloat || stored == at::kHalf ? stored : at::kBFloat16;
+}
+
+std::string dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "fp32";
+    case at::kBFloat16:
+      return "bf16";
+    case at::kHalf:
+      return "fp16";
+    case at::kDouble:
+      return "fp64";
+    case at::kFloat8_e4m3fn:
+      return "fp8_e4m3";
+    case at::kFloat8_e5m2:
+      return "fp8_e5m2";
+    default:
+      return c10::toString(dtype);
+  }
+}
+
+}  // namespace cachedit::pipelines

@@ -1,0 +1,21 @@
+// The names of devices and dtypes that users type.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace cachedit::pipelines {
+
+/// "auto", "cpu", "cuda", "cuda:N". Throws InputError for other names, UnsupportedError for CUDA
+/// where the linked LibTorch or this machine has none.
+at::Device parse_device(const std::string& name);
+
+/// "auto", "fp32", "bf16", "fp16"; `stored` is the checkpoint's dtype. On a CPU "auto" turns
+/// float16 into bfloat16. Throws InputError for other names.
+at::ScalarType parse_dtype(const std::string& name, at::ScalarType stored, at::Device device);
+
+/// "fp32", "bf16", "fp16", "fp64", "fp8_e4m3", "fp8_e5m2", or LibTorch's name.
+std::string dtype_name(at::ScalarType dtype);
+
+}  // namespace cachedit::pipelines

@@ -1,0 +1,94 @@
+#include <c10/core/InferenceMode.h>
+
+#include "base/fail.h"
+#include "base/log.h"
+#include "cachedit/pipeline.h"
+#include "io/weight_store.h"
+#include "pipelines/checkpoint.h"
+#include "pipelines/device.h"
+#include "pipelines/flux_pipeline.h"
+#include "pipelines/out_of_memory.h"
+
+namespace cachedit {
+namespace pipelines {
+namespace {
+
+constexpr const char* kClip = "CLIPTextModel|CLIPTextModelWithProjection";
+constexpr const char* kT5Tokenizers = "T5Tokenizer|T5TokenizerFast";
+constexpr const char* kClipTokenizers = "CLIPTokenizer|CLIPTokenizerFast";
+
+/// Stored dtype of a component: that of its first floating-point tensor.
+at::ScalarType stored_dtype(const io::WeightStore& store) {
+  for (const std::string& name : store.names()) {
+    if (at::isFloatingType(store.entry(name).dtype)) return store.entry(name).dtype;
+  }
+  return at::kFloat;
+}
+
+template <class Config>
+Config read_config(const std::filesystem::path& folder, const char* file = "config.json") {
+  io::JsonConfig json = io::JsonConfig::read(folder / file);
+  return Config::parse(json);
+}
+
+std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOptions& options) {
+  for (const char* ignored : {"image_encoder", "feature_extractor"}) {
+    if (index.components.count(ignored) != 0) {
+      log_warning(c10::str("[load] component '", ignored,
+                           "' is not used: image prompts (IP-Adapter) are not supported"));
+    }
+  }
+  const std::filesystem::path transformer =
+      index.component("transformer", "FluxTransformer2DModel");
+  const std::filesystem::path vae = index.component("vae", "AutoencoderKL");
+  const std::filesystem::path text_encoder = index.component("text_encoder", kClip);
+  const std::filesystem::path text_encoder_2 = index.component("text_encoder_2", "T5EncoderModel");
+  const std::filesystem::path tokenizer = index.component("tokenizer", kClipTokenizers);
+  const std::filesystem::path tokenizer_2 = index.component("tokenizer_2", kT5Tokenizers);
+  const std::filesystem::path scheduler =
+      index.component("scheduler", "FlowMatchEulerDiscreteScheduler");
+
+  // Everything is read and checked before the first model is built.
+  const auto flux_config = read_config<models::FluxConfig>(transformer);
+  const auto vae_config = read_config<models::AutoencoderKlConfig>(vae);
+  const auto clip_config = read_config<models::ClipTextConfig>(text_encoder);
+  const auto t5_config = read_config<models::T5EncoderConfig>(text_encoder_2);
+  const auto scheduler_config =
+      read_config<FlowMatchEulerConfig>(scheduler, "scheduler_config.json");
+  const auto transformer_store = io::WeightStore::open(transformer);
+  const auto vae_store = io::WeightStore::open(vae);
+  const auto clip_store = io::WeightStore::open(text_encoder);
+  const auto t5_store = io::WeightStore::open(text_encoder_2);
+
+  const at::Device device = parse_device(options.device);
+  const nn::WeightOptions weights = {
+      .dtype = parse_dtype(options.dtype, stored_dtype(transformer_store), device),
+      .device = device};
+  return std::make_unique<FluxPipeline>(FluxParts{
+      .prompts =
+          PromptEncoder(text::load_clip_tokenizer(tokenizer), text::load_t5_tokenizer(tokenizer_2),
+                        models::ClipTextModel(clip_config, clip_store, weights),
+                        models::T5EncoderModel(t5_config, t5_store, weights), device),
+      .transformer = models::FluxTransformer(flux_config, transformer_store, weights),
+      .vae = models::AutoencoderKl(vae_config, vae_store, weights),
+      .scheduler = FlowMatchEulerScheduler(scheduler_config),
+      .attention = std::make_unique<attention::NativeAttention>(),
+      .device = device});
+}
+
+}  // namespace
+}  // namespace pipelines
+
+std::unique_ptr<Pipeline> load_pipeline(const std::string& model, const LoadOptions& options) {
+  const c10::InferenceMode inference;
+  const pipelines::CheckpointIndex index = pipelines::read_checkpoint_index(model);
+  if (index.class_name == "FluxPipeline" || index.class_name == "FluxImg2ImgPipeline") {
+    return pipelines::report_out_of_memory("load",
+                                           [&] { return pipelines::load_flux(index, options); });
+  }
+  fail<UnsupportedError>((index.folder / "model_index.json").string(),
+                         "this version runs FluxPipeline and FluxImg2ImgPipeline: got ",
+                         index.class_name);
+}
+
+}  // namespace cachedit

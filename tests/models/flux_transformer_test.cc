@@ -1,0 +1,191 @@
+#include "models/flux/flux_transformer.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "cachedit/error.h"
+#include "io/safetensors.h"
+#include "support/temp_dir.h"
+#include "support/tensor_compare.h"
+#include "support/tiny_weights.h"
+
+namespace cachedit::models {
+namespace {
+
+// The goldens' grid: 3 x 4 image tokens.
+constexpr int64_t kRows = 3, kColumns = 4;
+
+FluxConfig read_config(const std::filesystem::path& folder) {
+  io::JsonConfig json = io::JsonConfig::read(folder / "config.json");
+  return FluxConfig::parse(json);
+}
+
+FluxTransformer load(const std::filesystem::path& folder, at::ScalarType dtype = at::kFloat) {
+  const auto store = io::WeightStore::open(folder);
+  return FluxTransformer(read_config(folder), store, {.dtype = dtype});
+}
+
+at::Tensor run(const FluxTransformer& model, const io::SafetensorsFile& golden,
+               nn::BlockRunner& runner) {
+  const auto input = [&](const char* name) {
+    return golden.tensor(std::string("transformer.") + name).to(model.dtype());
+  };
+  const bool guided = model.config().guidance_embeds;
+  const FluxConditioning conditioning =
+      model.prepare(input("encoder"), input("pooled"), kRows, kColumns);
+  return model.forward(input("latents"), input("timestep"),
+                       guided ? input("guidance") : at::Tensor(), conditioning, runner,
+                       attention::NativeAttention(), {});
+}
+
+class FluxTransformerGolden : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    test::make_tiny_checkpoint(GetParam(), folder_.path() / "model");
+    golden_ =
+        std::make_unique<io::SafetensorsFile>(test::golden(GetParam()) / "expected.safetensors");
+  }
+  std::filesystem::path transformer() const { return folder_.path() / "model" / "transformer"; }
+
+  test::TempDir folder_;
+  std::unique_ptr<io::SafetensorsFile> golden_;
+};
+
+// fp32 sums in another order than diffusers' differ by a few ulp per layer; 1e-5 is the bar.
+TEST_P(FluxTransformerGolden, Fp32EqualsDiffusers) {
+  nn::PlainBlockRunner runner;
+  const at::Tensor got = run(load(transformer()), *golden_, runner);
+  EXPECT_LE(test::relative_error(got, golden_->tensor("transformer.out")), 1e-5);
+}
+
+// bf16 keeps 8 bits of mantissa: a few percent after the blocks of these tiny networks.
+TEST_P(FluxTransformerGolden, Bf16StaysClose) {
+  nn::PlainBlockRunner runner;
+  const at::Tensor got = run(load(transformer(), at::kBFloat16), *golden_, runner);
+  EXPECT_EQ(got.scalar_type(), at::kBFloat16);
+  EXPECT_LE(test::relative_error(got, golden_->tensor("transformer.out")), 5e-2);
+}
+
+// The runner alone decides which blocks run: a model that called them itself would ignore it.
+TEST_P(FluxTransformerGolden, BlocksRunOnlyThroughTheRunner) {
+  class SkippingRunner final : public nn::BlockRunner {
+   public:
+    nn::Streams run(const nn::BlockList& list, nn::Streams streams, const nn::BlockContext&,
+                    const nn::StepInfo&) override {
+      seen += list.blocks.size();
+      return streams;
+    }
+    size_t seen = 0;
+  };
+  const FluxTransformer model = load(transformer());
+  SkippingRunner skipping;
+  const at::Tensor skipped = run(model, *golden_, skipping);
+  EXPECT_EQ(static_cast<int64_t>(skipping.seen),
+            model.config().num_layers + model.config().num_single_layers);
+  nn::PlainBlockRunner plain;
+  EXPECT_GT(test::relative_error(skipped, run(model, *golden_, plain)), 0.1);
+}
+
+// Every layer has one attention, and it is the object that the caller handed in.
+TEST_P(FluxTransformerGolden, AttentionGoesThroughTheSeam) {
+  class CountingAttention final : public attention::Attention {
+   public:
+    attention::Result operator()(const attention::Inputs& in) const override {
+      ++calls;
+      return inner(in);
+    }
+    mutable int64_t calls = 0;
+    attention::NativeAttention inner;
+  };
+  const FluxTransformer model = load(transformer());
+  nn::PlainBlockRunner runner;
+  CountingAttention counting;
+  const auto input = [&](const char* name) {
+    return golden_->tensor(std::string("transformer.") + name);
+  };
+  model.forward(input("latents"), input("timestep"),
+                model.config().guidance_embeds ? input("guidance") : at::Tensor(),
+                model.prepare(input("encoder"), input("pooled"), kRows, kColumns), runner, counting,
+                {});
+  EXPECT_EQ(counting.calls, model.config().num_layers + model.config().num_single_layers);
+}
+
+INSTANTIATE_TEST_SUITE_P(Configs, FluxTransformerGolden,
+                         ::testing::Values("flux_guidance", "flux_plain", "flux_double_only"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(FluxTransformer, ListsEveryMissingShapedAndLeftOverTensor) {
+  test::TempDir folder;
+  test::make_tiny_checkpoint("flux_double_only", folder.path() / "model");
+  const std::filesystem::path transformer = folder.path() / "model" / "transformer";
+  const std::filesystem::path file = transformer / "diffusion_pytorch_model.safetensors";
+  std::map<std::string, at::Tensor> tensors;
+  {
+    const io::SafetensorsFile whole(file);
+    for (const auto& [name, entry] : whole.header().tensors) {
+      tensors[name] = whole.tensor(name).clone();
+    }
+  }
+  tensors.erase("x_embedder.bias");
+  tensors["proj_out.bias"] = at::zeros({3});
+  tensors["transformer_blocks.1.ff.net.2.bias"] = at::zeros({2});
+  io::write_safetensors(file, tensors);
+  try {
+    load(transformer);
+    FAIL() << "a damaged checkpoint was loaded";
+  } catch (const WeightError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("x_embedder.bias"), std::string::npos) << text;
+    EXPECT_NE(text.find("proj_out.bias: the config asks for [16], the file has [3]"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("transformer_blocks.1.ff.net.2.bias [2]"), std::string::npos) << text;
+  }
+}
+
+TEST(FluxTransformer, RefusesInputsOfAnotherWidth) {
+  test::TempDir folder;
+  test::make_tiny_checkpoint("flux_double_only", folder.path() / "model");
+  const FluxTransformer model = load(folder.path() / "model" / "transformer");
+  EXPECT_THROW(model.prepare(at::zeros({1, 5, 31}), at::zeros({1, 24}), 2, 2), InputError);
+  EXPECT_THROW(model.prepare(at::zeros({1, 5, 32}), at::zeros({1, 23}), 2, 2), InputError);
+  EXPECT_THROW(model.prepare(at::zeros({2, 5, 32}), at::zeros({1, 24}), 2, 2), InputError);
+  nn::PlainBlockRunner runner;
+  const auto conditioning = model.prepare(at::zeros({1, 5, 32}), at::zeros({1, 24}), 2, 2);
+  EXPECT_THROW(model.forward(at::zeros({1, 4, 16}), at::zeros({1}), at::full({1}, 3.5),
+                             conditioning, runner, attention::NativeAttention(), {}),
+               InputError)
+      << "guidance for a model that embeds none";
+}
+
+FluxConfig parse(const std::string& text) {
+  io::JsonConfig json(nlohmann::json::parse(text), "test");
+  return FluxConfig::parse(json);
+}
+
+TEST(FluxConfig, FillsDefaultsOfFlux1) {
+  const FluxConfig c = parse(R"({"_class_name": "FluxTransformer2DModel"})");
+  EXPECT_EQ(c.num_layers, 19);
+  EXPECT_EQ(c.num_single_layers, 38);
+  EXPECT_EQ(c.width(), 3072);
+  EXPECT_FALSE(c.guidance_embeds);
+  EXPECT_EQ(c.out_channels, 64);
+}
+
+TEST(FluxConfig, RefusesWhatItCannotHonour) {
+  const std::string head = R"({"_class_name": "FluxTransformer2DModel", )";
+  EXPECT_THROW(parse(R"({"_class_name": "UNet2DConditionModel"})"), ConfigError);
+  EXPECT_THROW(parse(head + R"("pos_embed_theta": 5000})"), ConfigError) << "unknown key";
+  EXPECT_THROW(parse(head + R"("num_layers": -1})"), ConfigError);
+  EXPECT_THROW(parse(head + R"("num_layers": 2.5})"), ConfigError);
+  EXPECT_THROW(parse(head + R"("num_attention_heads": 0})"), ConfigError);
+  EXPECT_THROW(parse(head + R"("attention_head_dim": "128"})"), ConfigError);
+  EXPECT_THROW(parse(head + R"("axes_dims_rope": [16, 56, 57]})"), ConfigError) << "odd";
+  EXPECT_THROW(parse(head + R"("axes_dims_rope": [16, 56]})"), ConfigError) << "two axes";
+  EXPECT_THROW(parse(head + R"("axes_dims_rope": [16, 56, 54]})"), ConfigError) << "wrong sum";
+  EXPECT_THROW(parse(head + R"("patch_size": 2})"), ConfigError);
+}
+
+}  // namespace
+}  // namespace cachedit::models
