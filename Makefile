@@ -52,11 +52,11 @@ fuzz: ## Feed 200,000 damaged files to the readers under sanitizers
 
 format: ## Format every C++ file in place
 	@tools/setup.sh lint
-	clang-format -i $(SOURCES)
+	@clang-format -i $(SOURCES)
 
 format-check: ## Fail if a C++ file is not formatted
 	@tools/setup.sh lint
-	clang-format --dry-run -Werror $(SOURCES)
+	@clang-format --dry-run -Werror $(SOURCES) && echo format: all files are formatted
 
 layers: ## Check the arrows between rooms, file lengths and header rules
 	@tools/setup.sh lint

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Runs clang-tidy (.clang-tidy) over the sources: tools/tidy.sh [FILE...], all of them by default.
 #
-# clang cannot read GCC's precompiled header, so the compile commands come from a configuration of their
-# own without it, which is never built. This also shows files that lean on the precompiled header.
+# The compile commands come from a configuration of their own that is never built: clang takes the text of
+# the precompiled header, but stumbles over GCC's binary form of it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-.venv/bin/python}
 build=build/tidy
 
-if [ ! -f "$build/build.ninja" ]; then
-  prefix=$("$python" -W ignore -c 'import torch; print(torch.utils.cmake_prefix_path)')
-  cmake --preset release -B "$build" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
-    -DCMAKE_PREFIX_PATH="$prefix" -Wno-dev >/dev/null
-fi
+prefix=$("$python" -W ignore -c 'import torch; print(torch.utils.cmake_prefix_path)')
+cmake --preset release -B "$build" -Wno-dev -DCMAKE_PREFIX_PATH="$prefix" >/dev/null 2>&1 || {
+  printf 'tidy: cmake failed; run: cmake --preset release -B %s\n' "$build" >&2
+  exit 1
+}
 
 files=("$@")
 if [ "${#files[@]}" -eq 0 ]; then

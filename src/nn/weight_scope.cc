@@ -59,8 +59,8 @@ at::Tensor WeightScope::take_as(std::string_view name, at::IntArrayRef shape,
   state_->used.insert(full);
   const io::TensorEntry& entry = state_->store->entry(full);
   if (at::IntArrayRef(entry.shape) != shape) {
-    state_->misshapen.push_back(
-        c10::str(full, ": the config asks for ", shape, ", the file has ", entry.shape));
+    state_->misshapen.push_back(c10::str(full, ": the config asks for ", shape, ", the file has ",
+                                         at::IntArrayRef(entry.shape)));
     return placeholder;
   }
   return state_->store->tensor(full).to(state_->options.device, dtype);
@@ -88,7 +88,8 @@ void WeightLoader::finish(const std::vector<std::string>& ignored_prefixes) cons
     if (state_->used.count(name) != 0) continue;
     bool ignored = false;
     for (const std::string& prefix : ignored_prefixes) ignored |= name.starts_with(prefix);
-    if (!ignored) extra.push_back(c10::str(name, " ", state_->store->entry(name).shape));
+    if (!ignored)
+      extra.push_back(c10::str(name, " ", at::IntArrayRef(state_->store->entry(name).shape)));
   }
   if (state_->missing.empty() && state_->misshapen.empty() && extra.empty()) return;
   std::string text;

@@ -8,6 +8,7 @@ the demo model's. Every expected.safetensors holds, per run NAME of runs.json, N
 [B, H, W, 3]) and NAME.latents (packed), and for the forward pass transformer.*.
 """
 
+import copy
 import json
 import pathlib
 import shutil
@@ -118,7 +119,8 @@ def run(pipe, request):
     return torch.from_numpy(images), call("latent").images.contiguous()
 
 
-def forward_pass(transformer):
+def forward_pass(transformer, dtype, suffix):
+    transformer = copy.deepcopy(transformer).to(dtype)
     c = transformer.config
     batch, text, rows, columns = 2, 5, 3, 4
     inputs = {
@@ -132,12 +134,13 @@ def forward_pass(transformer):
     ids = torch.zeros(rows, columns, 3)
     ids[..., 1] += torch.arange(rows)[:, None]
     ids[..., 2] += torch.arange(columns)[None]
-    out = transformer(hidden_states=inputs["latents"], encoder_hidden_states=inputs["encoder"],
-                      pooled_projections=inputs["pooled"], timestep=inputs["timestep"],
-                      guidance=inputs.get("guidance"), img_ids=ids.reshape(-1, 3), txt_ids=torch.zeros(text, 3),
+    cast = {name: tensor.to(dtype) for name, tensor in inputs.items()}
+    out = transformer(hidden_states=cast["latents"], encoder_hidden_states=cast["encoder"],
+                      pooled_projections=cast["pooled"], timestep=cast["timestep"],
+                      guidance=cast.get("guidance"), img_ids=ids.reshape(-1, 3), txt_ids=torch.zeros(text, 3),
                       return_dict=False)[0]
     tensors = {f"transformer.{name}": tensor for name, tensor in inputs.items()}
-    tensors["transformer.out"] = out
+    tensors[f"transformer.out_{suffix}"] = out.float()
     return tensors
 
 
@@ -155,7 +158,8 @@ def make_case(name, spec):
         shutil.rmtree(folder / "checkpoint" / tokenizer)
     for part, names in shapes.items():
         tiny_weights.write_shapes(folder / "checkpoint" / part / "tensors.json", names)
-    tensors = forward_pass(pipe.transformer)
+    tensors = forward_pass(pipe.transformer, torch.float32, "fp32")
+    tensors |= forward_pass(pipe.transformer, torch.bfloat16, "bf16")
     for run_name, request in spec["runs"].items():
         tensors[f"{run_name}.image"], tensors[f"{run_name}.latents"] = run(pipe, request)
     save_file({k: v.contiguous() for k, v in tensors.items()}, folder / "expected.safetensors")

@@ -56,15 +56,17 @@ class FluxTransformerGolden : public ::testing::TestWithParam<const char*> {
 TEST_P(FluxTransformerGolden, Fp32EqualsDiffusers) {
   nn::PlainBlockRunner runner;
   const at::Tensor got = run(load(transformer()), *golden_, runner);
-  EXPECT_LE(test::relative_error(got, golden_->tensor("transformer.out")), 1e-5);
+  EXPECT_LE(test::relative_error(got, golden_->tensor("transformer.out_fp32")), 1e-5);
 }
 
-// bf16 keeps 8 bits of mantissa: a few percent after the blocks of these tiny networks.
-TEST_P(FluxTransformerGolden, Bf16StaysClose) {
+// bf16 rounds to 8 bits after every operation, here in other places than diffusers does (fused
+// steps round once): a few roundings of 2^-8 apart. Against fp32 the gap is far wider for both,
+// since the timestep itself is rounded (750 becomes 752).
+TEST_P(FluxTransformerGolden, Bf16StaysCloseToDiffusersBf16) {
   nn::PlainBlockRunner runner;
   const at::Tensor got = run(load(transformer(), at::kBFloat16), *golden_, runner);
   EXPECT_EQ(got.scalar_type(), at::kBFloat16);
-  EXPECT_LE(test::relative_error(got, golden_->tensor("transformer.out")), 5e-2);
+  EXPECT_LE(test::relative_error(got, golden_->tensor("transformer.out_bf16")), 2e-2);
 }
 
 // The runner alone decides which blocks run: a model that called them itself would ignore it.
@@ -113,7 +115,7 @@ TEST_P(FluxTransformerGolden, AttentionGoesThroughTheSeam) {
 
 INSTANTIATE_TEST_SUITE_P(Configs, FluxTransformerGolden,
                          ::testing::Values("flux_guidance", "flux_plain", "flux_double_only"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST(FluxTransformer, ListsEveryMissingShapedAndLeftOverTensor) {
   test::TempDir folder;

@@ -68,7 +68,9 @@ TEST_P(VaeTilingToy, DecodesAsTheWhole) {
   const at::Tensor tiled = tiled_decode(latents(), toy_decode, grid());
   ASSERT_EQ(tiled.sizes(), whole.sizes());
   EXPECT_LE(test::max_abs_error(tiled, whole), 1e-5);
-  if (fits_in_a_tile()) EXPECT_TRUE(tiled.equal(whole));
+  if (fits_in_a_tile()) {
+    EXPECT_TRUE(tiled.equal(whole));
+  }
 }
 
 TEST_P(VaeTilingToy, EncodesAsTheWhole) {
@@ -76,7 +78,9 @@ TEST_P(VaeTilingToy, EncodesAsTheWhole) {
   const at::Tensor tiled = tiled_encode(pixels(), toy_encode, grid());
   ASSERT_EQ(tiled.sizes(), whole.sizes());
   EXPECT_LE(test::max_abs_error(tiled, whole), 1e-5);
-  if (fits_in_a_tile()) EXPECT_TRUE(tiled.equal(whole));
+  if (fits_in_a_tile()) {
+    EXPECT_TRUE(tiled.equal(whole));
+  }
 }
 
 TEST_P(VaeTilingToy, NoPieceIsLargerThanATile) {

@@ -157,10 +157,10 @@ TEST(FluxRequest, EmbeddingsOfUnequalShapeAreRefusedUnderCfg) {
 
 TEST(FluxRequest, EmbeddingsComeInPairsAndWithoutPrompts) {
   GenerateRequest request = embedded(1, 1);
-  request.pooled_prompt_embeds = {};
+  request.pooled_prompt_embeds = at::Tensor();
   EXPECT_THROW(plan_flux_request(request, kFlux1), InputError);
   request = embedded(1, 1);
-  request.negative_pooled_prompt_embeds = {};
+  request.negative_pooled_prompt_embeds = at::Tensor();
   EXPECT_THROW(plan_flux_request(request, kFlux1), InputError);
   request = embedded(1, 1);
   request.prompt = {"a cat"};

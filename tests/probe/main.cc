@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"text-encoder", "clip|t5 FOLDER DTYPE OUT < {\"<name>\": [[id, ..], ..], ..}",
      cachedit::probe::run_text_encoder},
     {"schedule", "< lines of {\"config\": .., \"request\": ..}", cachedit::probe::run_schedule},
+    {"vae", "encode|decode FOLDER IN OUT OPTIONS", cachedit::probe::run_vae},
 };
 
 int print_usage() {

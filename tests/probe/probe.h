@@ -13,5 +13,6 @@ using Arguments = std::vector<std::string>;
 int run_tokenize(const Arguments& arguments);
 int run_text_encoder(const Arguments& arguments);
 int run_schedule(const Arguments& arguments);
+int run_vae(const Arguments& arguments);
 
 }  // namespace cachedit::probe
