@@ -57,7 +57,8 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-/// Writes tensors (any device, made contiguous) in name order to a temporary file, then renames it.
+/// Writes tensors (any device, made contiguous) to a temporary file, then renames it. Wider dtypes
+/// come first, so that every tensor is aligned.
 /// Throws IoError naming the path, UnsupportedError for a dtype that the format lacks.
 void write_safetensors(const std::filesystem::path& path,
                        const std::map<std::string, at::Tensor>& tensors,

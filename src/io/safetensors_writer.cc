@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/fail.h"
@@ -10,8 +11,22 @@ namespace {
 
 using Json = nlohmann::json;
 
+using NamedTensor = std::pair<std::string, at::Tensor>;
+
+/// By falling element size, then name: every tensor is aligned for its dtype, so that readers need
+/// no copy.
+std::vector<NamedTensor> in_file_order(const std::map<std::string, at::Tensor>& tensors) {
+  std::vector<NamedTensor> ordered(tensors.begin(), tensors.end());
+  const auto size = [](const NamedTensor& t) {
+    return t.second.defined() ? t.second.element_size() : 0;
+  };
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [&](const auto& a, const auto& b) { return size(a) > size(b); });
+  return ordered;
+}
+
 std::string render_header(const std::filesystem::path& path,
-                          const std::map<std::string, at::Tensor>& tensors,
+                          const std::vector<NamedTensor>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -46,13 +61,14 @@ std::string render_header(const std::filesystem::path& path,
 void write_safetensors(const std::filesystem::path& path,
                        const std::map<std::string, at::Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const std::string header = render_header(path, tensors, metadata);
+  const std::vector<NamedTensor> ordered = in_file_order(tensors);
+  const std::string header = render_header(path, ordered, metadata);
   AtomicFile file(path);
   std::string length;
   for (int i = 0; i < 8; ++i) length += static_cast<char>(uint64_t{header.size()} >> (8 * i));
   file.write(length);
   file.write(header);
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor] : ordered) {
     const at::Tensor plain = tensor.to(at::kCPU).contiguous();
     file.write({static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()});
   }

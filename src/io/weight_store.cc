@@ -108,19 +108,25 @@ Layout read_index(const fs::path& folder, const std::string& index_name) {
   return layout;
 }
 
+/// Where both layouts are there, each library's loader has a preference, kept here.
+struct FileNames {
+  const char* base;
+  bool index_wins;
+};
+constexpr FileNames kFileNames[] = {{"diffusion_pytorch_model", true}, {"model", false}};
+
 Layout find_layout(const fs::path& folder) {
-  for (const char* base : {"diffusion_pytorch_model", "model"}) {
+  for (const auto& [base, index_wins] : kFileNames) {
     const std::string single = c10::str(base, ".safetensors");
     const std::string index = single + ".index.json";
-    const bool has_index = is_file(folder / index);
-    if (is_file(folder / single)) {
-      if (has_index) {
-        log_warning(c10::str("[", folder.string(), "] both ", single, " and ", index,
-                             " are there; the index is left out"));
-      }
-      return {{single}, {}};
+    const bool has_single = is_file(folder / single), has_index = is_file(folder / index);
+    if (!has_single && !has_index) continue;
+    const bool use_index = has_index && (index_wins || !has_single);
+    if (has_single && has_index) {
+      log_warning(c10::str("[", folder.string(), "] both ", single, " and ", index, " are there; ",
+                           use_index ? single : index, " is left out"));
     }
-    if (has_index) return read_index(folder, index);
+    return use_index ? read_index(folder, index) : Layout{{single}, {}};
   }
   refuse_folder(folder);
 }

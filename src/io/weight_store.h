@@ -16,7 +16,8 @@ namespace cachedit::io {
 class WeightStore {
  public:
   /// Opens the weights in `folder`: "<base>.safetensors" or "<base>.safetensors.index.json" with
-  /// base "diffusion_pytorch_model" or "model". With both present the single file wins.
+  /// base "diffusion_pytorch_model" or "model". With both present, the index wins for the former
+  /// and the single file for the latter, as in diffusers and in transformers, with a warning.
   /// Throws IoError if there is neither (naming pickle files found instead: only safetensors are
   /// read), WeightError listing every absent shard, every shard name that leaves the folder, and
   /// every tensor that the index promises and its shard lacks. Tensors in a shard that the index

@@ -41,7 +41,8 @@ at::ScalarType parse_dtype(const std::string& name, at::ScalarType stored, at::D
     log_info("[dtype] the checkpoint is float16, which is slow on a CPU: computing in bfloat16");
     return at::kBFloat16;
   }
-  return stored == at::kFloat || stored == at::kHalf ? stored : at::kBFloat16;
+  // Anything that is no 16-bit type was stored for precision: compute it in float32.
+  return stored == at::kBFloat16 || stored == at::kHalf ? stored : at::kFloat;
 }
 
 std::string dtype_name(at::ScalarType dtype) {

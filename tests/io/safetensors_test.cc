@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -291,6 +292,19 @@ TEST(SafetensorsWriter, AnAbsentFolderIsNamed) {
         write_safetensors(folder / "no/a.safetensors", {{"a", at::arange(2, at::kFloat)}});
       },
       HasSubstr("no/a.safetensors"));
+}
+
+TEST(SafetensorsWriter, MixedDtypesAreAlignedSoThatReadingCopiesNothing) {
+  const TempDir folder;
+  const std::filesystem::path path = folder / "mixed.safetensors";
+  write_safetensors(path, {{"a", at::ones({3}, at::kByte)},
+                           {"b", at::ones({3}, at::kHalf)},
+                           {"c", at::ones({3}, at::kDouble)}});
+  const SafetensorsFile file(path);
+  for (const char* name : {"a", "b", "c"}) {
+    EXPECT_EQ(file.tensor(name).const_data_ptr(), file.tensor(name).const_data_ptr()) << name;
+    EXPECT_EQ(file.tensor(name).sum().item<double>(), 3.0) << name;
+  }
 }
 
 }  // namespace

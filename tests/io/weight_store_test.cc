@@ -74,14 +74,24 @@ TEST(WeightStore, ReadsShardsThroughTheIndex) {
   }
 }
 
-TEST(WeightStore, TheSingleFileWinsOverAnIndexWithAWarning) {
-  const TempDir folder;
-  write_sharded(folder);
-  write_safetensors(folder / "model.safetensors", {{"single", numbers(1)}});
-  ::testing::internal::CaptureStderr();
-  const WeightStore store = WeightStore::open(folder.path());
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("the index is left out"));
-  EXPECT_THAT(store.names(), ElementsAre("single"));
+// With both layouts there, diffusers' loader takes the index of its own names, and transformers'
+// loader the single file of its.
+TEST(WeightStore, WhichLayoutWinsDependsOnTheName) {
+  for (const bool diffusers : {false, true}) {
+    const std::string single =
+        diffusers ? "diffusion_pytorch_model.safetensors" : "model.safetensors";
+    const TempDir folder;
+    write_sharded(folder);
+    if (diffusers) {
+      std::filesystem::rename(folder / "model.safetensors.index.json",
+                              folder / (single + ".index.json"));
+    }
+    write_safetensors(folder / single, {{"single", numbers(1)}});
+    ::testing::internal::CaptureStderr();
+    const WeightStore store = WeightStore::open(folder.path());
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("is left out"));
+    EXPECT_EQ(store.contains("single"), !diffusers);
+  }
 }
 
 TEST(WeightStore, EveryAbsentShardIsListed) {

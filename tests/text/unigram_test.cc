@@ -34,13 +34,14 @@ TEST(Unigram, TakesTheSplitOfTheGreatestTotal) {
 
 TEST(Unigram, KeepsTheFirstOfEqualSplits) {
   const Unigram unigram({{"<unk>", 0}, {"x", -1}, {"xx", -2}}, 0);
-  EXPECT_THAT(ids(unigram, "xxx"), ElementsAre(2, 1));
+  EXPECT_THAT(ids(unigram, "xxx"), ElementsAre(1, 2));
 }
 
 TEST(Unigram, SumsInDoublePrecision) {
-  // In single precision both splits of "xxy" would total -16777216.
-  const Unigram unigram({{"<unk>", 0}, {"x", -16777216.0}, {"y", -0.75}, {"xy", -0.5}}, 0);
-  EXPECT_THAT(ids(unigram, "xxy"), ElementsAre(1, 3));
+  // In single precision both splits would total -16777216, and the first one would stay.
+  const Unigram unigram({{"<unk>", 0}, {"p", -16777216}, {"a", -0.25}, {"b", -0.25}, {"ab", -0.75}},
+                        0);
+  EXPECT_THAT(ids(unigram, "pab"), ElementsAre(1, 2, 3));
 }
 
 TEST(Unigram, JoinsUnknownCharacters) {
