@@ -55,12 +55,14 @@ class GenerateRun {
       if (!path.empty()) check_writable(path);
     }
     if (!options.contact_sheet.empty()) sheet_format();
+    report_.format = names_.extension();
   }
 
   void run() {
     const std::vector<ImageSettings> all =
         options_.prompt_file.empty() ? std::vector<ImageSettings>{options_.settings}
                                      : read_prompt_file(options_.prompt_file, options_.settings);
+    check_image_settings(all);
     const Clock::time_point start = Clock::now();
     if (options_.threads) set_num_threads(*options_.threads);
     pipeline_ = load_pipeline(model_, {.dtype = options_.dtype, .device = options_.device});
@@ -76,7 +78,7 @@ class GenerateRun {
     if (!options_.contact_sheet.empty()) write_sheet();
     report_.total_seconds = seconds_since(start);
     if (!options_.json.empty()) {
-      write_file(options_.json, report_json(options_, model_, *pipeline_, report_).dump(2) + "\n");
+      write_file(options_.json, to_text(report_json(options_, model_, *pipeline_, report_)));
     }
     if (!options_.quiet) print_summary(report_);
   }
@@ -178,7 +180,8 @@ void add_generate(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "Generate pictures from prompts");
   add_generate_options(*command, *options);
-  command->callback([options] {
+  command->callback([options, command] {
+    options->has_prompt = command->count("--prompt") > 0;
     check_generate_options(*options);
     install_interrupt_handler();
     GenerateRun(*options).run();

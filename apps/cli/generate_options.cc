@@ -1,9 +1,26 @@
 #include "generate_options.h"
 
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
 #include "cachedit/error.h"
 
 namespace cachedit::cli {
 namespace {
+
+/// CLI11 alone would read 010 as octal and replace what does not fit by the largest number.
+CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        int64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, value);
+        const bool good = error == std::errc() && stop == end && text == std::to_string(value);
+        return good ? "" : "must be a whole number below 2^63: got '" + text + "'";
+      },
+      "", "whole number");
+}
 
 void add_image_options(CLI::App& command, ImageSettings& s) {
   command.add_option("--prompt", s.prompt, "What to draw");
@@ -13,21 +30,53 @@ void add_image_options(CLI::App& command, ImageSettings& s) {
                      "Classifier-free guidance with a second pass per step (default 1: off)");
   command.add_option("--guidance-scale", s.guidance_scale,
                      "Embedded guidance of distilled models (default 3.5)");
-  command.add_option("--height", s.height, "Pixels (default: the checkpoint's size)");
-  command.add_option("--width", s.width, "Pixels (default: the checkpoint's size)");
-  command.add_option("--num-inference-steps,--steps", s.num_inference_steps,
-                     "Denoising steps (default 28, or the number of --sigmas)");
-  command.add_option("--seed", s.seed, "0 or more; -1 or none: random, and printed")
+  const auto integer = [&](const char* names, std::optional<int64_t>& value, const char* help) {
+    return command.add_option(names, value, help)->check(whole_number());
+  };
+  integer("--height", s.height, "Pixels (default: the checkpoint's size)");
+  integer("--width", s.width, "Pixels (default: the checkpoint's size)");
+  integer("--num-inference-steps,--steps", s.num_inference_steps,
+          "Denoising steps (default 28, or the number of --sigmas)");
+  integer("--seed", s.seed, "0 or more; -1 or none: random, and printed")
       ->check(CLI::Range(int64_t{-1}, std::numeric_limits<int64_t>::max()));
-  command.add_option("--num-images-per-prompt", s.num_images_per_prompt,
-                     "Pictures of each prompt, from one seed (default 1)");
-  command.add_option("--max-sequence-length", s.max_sequence_length,
-                     "T5 tokens, at most 512 (default: tokenizer_2's limit)");
+  integer("--num-images-per-prompt", s.num_images_per_prompt,
+          "Pictures of each prompt, from one seed (default 1)");
+  integer("--max-sequence-length", s.max_sequence_length,
+          "T5 tokens, at most 512 (default: tokenizer_2's limit)");
   command.add_option("--image-path", s.image_path, "Start from this picture (image to image)");
   command.add_option("--strength", s.strength,
                      "How far to leave --image-path, in (0, 1] (default 0.6)");
   command.add_option("--sigmas", s.sigmas, "Custom noise levels, comma separated, without the 0")
       ->delimiter(',');
+}
+
+/// Throws InputError unless a PNG text chunk and a JSON report can hold `text`.
+void check_text(const std::string& text, const char* field) {
+  std::string fault;
+  if (text.find('\0') != std::string::npos) fault = "a zero byte";
+  try {
+    nlohmann::json(text).dump();
+  } catch (const nlohmann::json::type_error&) {
+    fault = "bytes that are not UTF-8";
+  }
+  if (fault.empty()) return;
+  const std::string shown =
+      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  throw InputError(std::string("[") + field + "] must be UTF-8 text: got " + fault + " in " +
+                   shown + "; convert it");
+}
+
+/// Throws InputError where two outputs have one path.
+void check_distinct_paths(const GenerateOptions& o) {
+  const std::string* paths[] = {&o.save_path, &o.contact_sheet, &o.json};
+  const char* names[] = {"--save-path", "--contact-sheet", "--json"};
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (paths[i]->empty() || *paths[i] != *paths[j]) continue;
+      throw InputError(std::string("[generate] ") + names[j] + " and " + names[i] +
+                       " must differ: got '" + *paths[i] + "' for both");
+    }
+  }
 }
 
 }  // namespace
@@ -42,7 +91,8 @@ void add_generate_options(CLI::App& command, GenerateOptions& o) {
   command.add_option("--dtype", o.dtype, "auto, fp32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   command.add_option("--device", o.device, "auto, cpu, cuda or cuda:N");
-  command.add_option("--threads", o.threads, "CPU threads (default: one per core)");
+  command.add_option("--threads", o.threads, "CPU threads (default: one per core)")
+      ->check(whole_number());
   command.add_option("--save-path", o.save_path,
                      "File, or folder for generated names (default: the current folder)");
   command.add_option("--format", o.format, "png, jpg or webp (default: by --save-path, else png)")
@@ -59,19 +109,29 @@ void add_generate_options(CLI::App& command, GenerateOptions& o) {
 }
 
 void check_generate_options(const GenerateOptions& o) {
-  if (o.settings.prompt.empty() && o.prompt_file.empty()) {
+  if (!o.has_prompt && o.prompt_file.empty()) {
     throw InputError("[generate] --prompt is missing; give it, or --prompt-file");
   }
-  if (!o.settings.prompt.empty() && !o.prompt_file.empty()) {
+  if (o.has_prompt && !o.prompt_file.empty()) {
     throw InputError("[generate] --prompt and --prompt-file exclude each other: give one of them");
-  }
-  if (o.settings.strength && !o.settings.image_path && o.prompt_file.empty()) {
-    throw InputError("[generate] --strength needs --image-path");
   }
   if (o.output_type == "latent" && (!o.contact_sheet.empty() || !o.format.empty())) {
     throw InputError(
         "[generate] --output-type latent writes safetensors: leave out --format and "
         "--contact-sheet");
+  }
+  check_distinct_paths(o);
+}
+
+void check_image_settings(const std::vector<ImageSettings>& all) {
+  for (const ImageSettings& s : all) {
+    check_text(s.prompt, "prompt");
+    if (s.negative_prompt) check_text(*s.negative_prompt, "negative prompt");
+  }
+  const auto any = [&](auto&& has) { return std::any_of(all.begin(), all.end(), has); };
+  if (any([](const ImageSettings& s) { return s.strength.has_value(); }) &&
+      !any([](const ImageSettings& s) { return s.image_path.has_value(); })) {
+    throw InputError("[generate] --strength has no effect without --image-path; give both or none");
   }
 }
 

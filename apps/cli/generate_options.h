@@ -28,7 +28,8 @@ struct ImageSettings {
 
 struct GenerateOptions {
   ImageSettings settings;
-  std::string model_path;  ///< empty: the shipped model
+  bool has_prompt = false;  ///< an empty prompt is one, too
+  std::string model_path;   ///< empty: the shipped model
   std::string prompt_file;
   std::string dtype = "auto";
   std::string device = "auto";
@@ -48,5 +49,9 @@ void add_generate_options(CLI::App& command, GenerateOptions& options);
 
 /// Throws InputError where options contradict each other.
 void check_generate_options(const GenerateOptions& options);
+
+/// The same for the pictures to make. Texts must be UTF-8 without zero bytes, since pictures and
+/// reports carry them.
+void check_image_settings(const std::vector<ImageSettings>& all);
 
 }  // namespace cachedit::cli

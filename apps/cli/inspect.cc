@@ -6,6 +6,7 @@
 
 #include "cachedit/pipeline.h"
 #include "commands.h"
+#include "report.h"
 
 namespace cachedit::cli {
 namespace {
@@ -85,7 +86,7 @@ void add_inspect(CLI::App& app) {
         options->model.empty() ? default_model_path().string() : options->model;
     const CheckpointInfo info = inspect_checkpoint(model);
     if (options->json) {
-      std::printf("%s\n", to_json(info).dump(2).c_str());
+      std::fputs(to_text(to_json(info)).c_str(), stdout);
     } else {
       print(info);
     }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "cachedit/error.h"
 #include "commands.h"
@@ -24,7 +25,9 @@ int parse_and_run(CLI::App& app, int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& error) {
     // Help and version come as "errors" with exit code 0.
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return report(("[usage] " + std::string(error.what()) + "; --help lists the options").c_str(),
+                  kUsageError);
   } catch (const cachedit::Cancelled& error) {
     std::fprintf(stderr, "cachedit: %s\n", error.what());
     return kCancelled;

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -17,18 +18,25 @@ Setter set(std::optional<T> ImageSettings::*field) {
   return [field](ImageSettings& s, const nlohmann::json& value) { s.*field = value.get<T>(); };
 }
 
+/// nlohmann wraps numbers from 2^63 on to negative ones.
+bool fits(const nlohmann::json& integer) {
+  return !integer.is_number_unsigned() ||
+         integer.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
+}
+
 /// nlohmann turns 1.5 into the integer 1; a setting must not change in silence.
 Setter set_integer(std::optional<int64_t> ImageSettings::*field) {
   return [field](ImageSettings& s, const nlohmann::json& value) {
-    if (!value.is_number_integer()) throw InputError("must be an integer: got " + value.dump());
+    if (!value.is_number_integer() || !fits(value))
+      throw InputError("must be an integer: got " + value.dump());
     s.*field = value.get<int64_t>();
   };
 }
 
 Setter set_seed() {
   return [](ImageSettings& s, const nlohmann::json& value) {
-    if (!value.is_number_integer() || value.get<int64_t>() < -1) {
-      throw InputError("must be an integer, at least -1: got " + value.dump());
+    if (!value.is_number_integer() || !fits(value) || value.get<int64_t>() < -1) {
+      throw InputError("must be an integer from -1 to 2^63 - 1: got " + value.dump());
     }
     s.seed = value.get<int64_t>();
   };
@@ -84,7 +92,10 @@ ImageSettings parse_json_line(const std::string& line, const std::string& where,
       throw InputError("[" + where + "] '" + key + "' " + error.what());
     }
   }
-  if (settings.prompt.empty()) throw InputError("[" + where + "] 'prompt' is missing");
+  if (!json.contains("prompt")) throw InputError("[" + where + "] 'prompt' is missing");
+  if (json.contains("strength") && !settings.image_path) {
+    throw InputError("[" + where + "] 'strength' has no effect without 'image_path'");
+  }
   return settings;
 }
 
@@ -96,10 +107,12 @@ std::vector<ImageSettings> read_prompt_file(const std::filesystem::path& path,
   if (!in || std::filesystem::is_directory(path)) {
     throw IoError("[" + path.string() + "] cannot read the prompt file");
   }
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors write one
   std::vector<ImageSettings> all;
   std::optional<bool> json;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
+    if (number == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.find_first_not_of(" \t") == std::string::npos || line[0] == '#') continue;
     if (!json) json = line[line.find_first_not_of(" \t")] == '{';

@@ -1,8 +1,10 @@
 #include "report.h"
 
+#include <ATen/Parallel.h>
 #include <sys/resource.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <sstream>
 
 namespace cachedit::cli {
@@ -14,6 +16,28 @@ int64_t peak_memory_bytes() {
   return int64_t{usage.ru_maxrss} * 1024;  // Linux counts in KiB
 }
 
+/// Steps that were asked for: image to image runs only the last of them.
+int64_t steps_asked(const ImageSettings& s, const GenerateResult& result) {
+  constexpr int64_t kDefaultSteps = 28;
+  if (s.num_inference_steps) return *s.num_inference_steps;
+  if (!s.sigmas.empty()) return static_cast<int64_t>(s.sigmas.size());
+  return s.image_path ? kDefaultSteps : result.num_inference_steps;
+}
+
+/// A folder's own name, since pictures get passed on and its path is nobody's business.
+std::string model_name(const std::string& model) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(model, ignored)) return model;  // a hub name
+  const std::filesystem::path path = std::filesystem::canonical(model, ignored);
+  return nlohmann::json::parse(nlohmann::json(path.filename().string())
+                                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
+      .get<std::string>();
+}
+
+nlohmann::ordered_json or_null(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+}
+
 }  // namespace
 
 std::string parameters_text(const ImageSettings& s, const GenerateResult& result,
@@ -21,14 +45,14 @@ std::string parameters_text(const ImageSettings& s, const GenerateResult& result
   std::ostringstream text;
   text << s.prompt << "\n";
   if (s.negative_prompt) text << "Negative prompt: " << *s.negative_prompt << "\n";
-  text << "Steps: " << result.num_inference_steps << ", Sampler: FlowMatchEuler";
+  text << "Steps: " << steps_asked(s, result) << ", Sampler: FlowMatchEuler";
   text << ", CFG scale: " << s.true_cfg_scale.value_or(1.0);
   if (result.embeds_guidance) {
     text << ", Distilled CFG scale: " << s.guidance_scale.value_or(3.5);
   }
   text << ", Seed: " << result.seed << ", Size: " << result.width << "x" << result.height;
   if (s.image_path) text << ", Denoising strength: " << s.strength.value_or(0.6);
-  text << ", Model: " << model << ", Version: cachedit " CACHEDIT_VERSION;
+  text << ", Model: " << model_name(model) << ", Version: cachedit " CACHEDIT_VERSION;
   return text.str();
 }
 
@@ -36,12 +60,13 @@ nlohmann::ordered_json settings_json(const ImageSettings& s, const GenerateResul
   nlohmann::ordered_json json = {{"prompt", s.prompt},
                                  {"height", result.height},
                                  {"width", result.width},
-                                 {"num_inference_steps", result.num_inference_steps},
+                                 {"num_inference_steps", steps_asked(s, result)},
                                  {"seed", result.seed},
                                  {"num_images_per_prompt", s.num_images_per_prompt.value_or(1)},
                                  {"max_sequence_length", result.max_sequence_length},
                                  {"true_cfg_scale", s.true_cfg_scale.value_or(1.0)}};
-  if (result.embeds_guidance) json["guidance_scale"] = s.guidance_scale.value_or(3.5);
+  if (result.embeds_guidance || s.guidance_scale)
+    json["guidance_scale"] = s.guidance_scale.value_or(3.5);
   if (s.negative_prompt) json["negative_prompt"] = *s.negative_prompt;
   if (!s.sigmas.empty()) json["sigmas"] = s.sigmas;
   if (s.image_path) {
@@ -57,9 +82,15 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
                                      {"pipeline", pipeline.class_name()},
                                      {"dtype", pipeline.dtype()},
                                      {"device", pipeline.device()},
+                                     {"threads", at::get_num_threads()},
+                                     {"prompt_file", or_null(options.prompt_file)},
+                                     {"save_path", or_null(options.save_path)},
+                                     {"format", report.format},
+                                     {"contact_sheet", or_null(options.contact_sheet)},
                                      {"output_type", options.output_type},
                                      {"vae_tiling", options.vae_tiling},
                                      {"vae_slicing", options.vae_slicing},
+                                     {"quiet", options.quiet},
                                      {"prompts", report.settings}};
   nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
   for (const OutputRecord& o : report.outputs) {
@@ -80,6 +111,10 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
           {"step_seconds", report.step_seconds},
           {"peak_memory_bytes", peak_memory_bytes()},
           {"outputs", outputs}};
+}
+
+std::string to_text(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 void print_summary(const RunReport& r) {

@@ -20,6 +20,7 @@ struct OutputRecord {
 
 /// Sums over all pictures of a call.
 struct RunReport {
+  std::string format;  ///< of the outputs
   double load_seconds = 0;
   StageSeconds seconds;
   double total_seconds = 0;
@@ -37,6 +38,9 @@ nlohmann::ordered_json settings_json(const ImageSettings& settings, const Genera
 
 nlohmann::ordered_json report_json(const GenerateOptions& options, const std::string& model,
                                    const Pipeline& pipeline, const RunReport& report);
+
+/// Indented, with a line end. Paths need not be UTF-8: bytes that are not become U+FFFD.
+std::string to_text(const nlohmann::ordered_json& json);
 
 /// One line with the time of each stage, on stderr.
 void print_summary(const RunReport& report);

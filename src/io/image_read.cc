@@ -1,5 +1,4 @@
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <system_error>

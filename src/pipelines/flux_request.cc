@@ -168,6 +168,13 @@ void check_rest(const GenerateRequest& r, const FluxLimits& limits, FluxPlan& pl
     fail<InputError>(kWhere, "guidance_scale must be finite and at least 0: got ",
                      r.guidance_scale);
   }
+  // 0 asks for no guidance, which is what such a model does.
+  const double unset = GenerateRequest().guidance_scale;
+  if (!limits.guidance_embeds && r.guidance_scale != unset && r.guidance_scale != 0) {
+    log_warning(c10::str("[generate] guidance_scale ", r.guidance_scale,
+                         " has no effect: this model embeds no guidance; use true_cfg_scale with a "
+                         "negative prompt"));
+  }
   if (r.image && !(r.strength > 0 && r.strength <= 1)) {
     fail<InputError>(kWhere, "strength must lie in (0, 1]: got ", r.strength);
   }

@@ -13,13 +13,14 @@ namespace cachedit::text {
 struct Encoding {
   std::vector<int64_t> ids;  ///< exactly max_length: special tokens added, cut, padded
   int64_t used = 0;          ///< ids before the padding
-  std::string cut;           ///< the text that did not fit; empty when all did
+  std::string cut;           ///< the text that did not fit, as written; empty when all did
 };
 
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// Throws InputError if `text` is not UTF-8, or max_length leaves no room for special tokens.
+  /// Throws InputError if `text` is not UTF-8 or above 4 MiB, or if max_length leaves no room for
+  /// special tokens or is above 2^20. May exceed model_max_length().
   virtual Encoding encode(std::string_view text, int64_t max_length) const = 0;
   /// From tokenizer_config.json; a very large number where the config sets none.
   virtual int64_t model_max_length() const = 0;

@@ -77,20 +77,27 @@ WORDS = [
     "it's", "DON'T", "we'll", "I'd", "they've", "'s", "'", "123", "4.5", "x2", "forêt", "café",
     "cafe\u0301", "naïve", "Straße", "ΟΔΟΣ", "İzmir", "ﬁne", "…", "—", "“quote”", "№",
 ]  # fmt: skip
-SPACES = [" ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u2003", "\u3000", "\u200b", "\u2028", "\x0b", "\x85"]
+SPACES = [
+    " ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u2003", "\u3000", "\u200b", "\u2028", "\x0b", "\x85",
+]  # fmt: skip
 ALPHABETS = {
     "ascii": [chr(c) for c in range(0x20, 0x7F)],
     "letters": list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"),
     "repeats": list("aeo.!"),
     "latin": [chr(c) for c in range(0xA0, 0x250)],
     "greek_cyrillic": [chr(c) for c in range(0x370, 0x530) if chr(c).isprintable()],
-    "cjk": [chr(c) for c in (*range(0x3041, 0x3100), *range(0x4E00, 0x4F00), *range(0xAC00, 0xAC80))],
-    "jamo": [chr(c) for c in (*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3))],
+    "cjk": [
+        chr(c) for c in (*range(0x3041, 0x3100), *range(0x4E00, 0x4F00), *range(0xAC00, 0xAC80))],
+    "jamo": [
+        chr(c) for c in (*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3))],
     "width": [chr(c) for c in range(0xFF00, 0xFFF0)],
     "emoji": list("😀🍎🚀👩👨👧🏽🏿🇫🇷❤⭐") + ["\u200d", "\ufe0f", "\u20e3"],
-    "marks": list("aeioucnAEqｅ１") + [chr(c) for c in (*range(0x300, 0x330), 0x345, 0x591, 0x5B0, 0x64B)],
+    "marks": list("aeioucnAEqｅ１") + [
+        chr(c) for c in (*range(0x300, 0x330), 0x345, 0x591, 0x5B0, 0x64B)],
     "indic": [chr(c) for c in (*range(0x905, 0x940), *range(0x93E, 0x94E), 0x200D, 0x200C)],
-    "controls": [chr(c) for c in (*range(0x00, 0x20), *range(0x7F, 0xA0), 0xAD, 0x200B, 0x200E, 0x2060, 0xFEFF)],
+    "controls": [
+        chr(c)
+        for c in (*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x200B, 0x200E, 0x2060, 0xFEFF)],
     "digits": list("0123456789٣४²½Ⅷ①"),
     "punctuation": list("'\"!?.,;:-_()[]{}<>|/\\@#$%^&*+=~`…—“”‘’•"),
 }  # fmt: skip

@@ -16,6 +16,9 @@ from safetensors.torch import load_file, save_file
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROBE = pathlib.Path(os.environ.get("CACHEDIT_PROBE", ROOT / "build/release/tests/cachedit_probe"))
 DEMO = ROOT / "models" / "emoji-flux" / "vae"
+# One thread each: two pools that wait for each other on a loaded machine crawl.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+torch.set_num_threads(1)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # fp32: the order of summation. bfloat16: how far the peer itself is from its fp32.
 TOLERANCE = {"fp32": 1e-5, "bf16": 3e-2}
@@ -35,7 +38,7 @@ def probe(direction, folder, tmp_path, tensors, **options):
     given, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     save_file(tensors, given)
     done = subprocess.run([PROBE, "vae", direction, folder, given, out, json.dumps(options)],
-                          text=True, capture_output=True, check=False)
+                          text=True, capture_output=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     return load_file(out)
 

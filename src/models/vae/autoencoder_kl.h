@@ -43,7 +43,8 @@ struct AutoencoderKlConfig {
 struct VaeTiling {
   bool tiling = false;   ///< spatial tiles with blended overlaps, when larger than a tile
   bool slicing = false;  ///< one batch entry after the other
-  int64_t tile_sample_min_size = 0;   ///< pixels; 0: the config's sample_size
+  /// Side in pixels, 0: the config's sample_size. Floored to whole latent positions.
+  int64_t tile_sample_min_size = 0;
   double tile_overlap_factor = 0.25;  ///< of a tile, in [0, 1)
 };
 
@@ -67,8 +68,8 @@ class AutoencoderKl {
   /// Throws InputError unless H and W are multiples of scale_factor(), or for bad tiling options.
   DiagonalGaussian encode(const at::Tensor& pixels, const VaeTiling& tiling = {}) const;
 
-  /// Latents [B, latent_channels, h, w], already unscaled -> pixels [B, 3, h*f, w*f].
-  /// Throws InputError for bad tiling options.
+  /// Latents [B, latent_channels, h, w], already unscaled -> pixels [B, 3, h*f, w*f], of any
+  /// strides (channels last as a rule). Throws InputError for bad tiling options.
   at::Tensor decode(const at::Tensor& latents, const VaeTiling& tiling = {}) const;
 
   const AutoencoderKlConfig& config() const { return config_; }
