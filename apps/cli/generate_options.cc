@@ -43,7 +43,8 @@ void add_image_options(CLI::App& command, ImageSettings& s) {
           "Pictures of each prompt, from one seed (default 1)");
   integer("--max-sequence-length", s.max_sequence_length,
           "T5 tokens, at most 512 (default: tokenizer_2's limit)");
-  command.add_option("--image-path", s.image_path, "Start from this picture (image to image)");
+  command.add_option("--image-path", s.image_path, "Start from this picture (image to image)")
+      ->check(not_empty());
   command.add_option("--strength", s.strength,
                      "How far to leave --image-path, in (0, 1] (default 0.6)");
   command.add_option("--sigmas", s.sigmas, "Custom noise levels, comma separated, without the 0")
@@ -81,28 +82,42 @@ void check_distinct_paths(const GenerateOptions& o) {
 
 }  // namespace
 
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string { return text.empty() ? "must not be empty" : ""; }, "",
+      "not empty");
+}
+
 void add_generate_options(CLI::App& command, GenerateOptions& o) {
-  command.add_option("--model-path", o.model_path,
-                     "Folder in diffusers' layout, or a hub name in the local Hugging Face cache "
-                     "(default: the shipped model)");
+  command
+      .add_option("--model-path", o.model_path,
+                  "Folder in diffusers' layout, or a hub name in the local Hugging Face cache "
+                  "(default: the shipped model)")
+      ->check(not_empty());
   add_image_options(command, o.settings);
-  command.add_option("--prompt-file", o.prompt_file,
-                     "A prompt per line, or JSON lines with settings per picture");
+  command
+      .add_option("--prompt-file", o.prompt_file,
+                  "A prompt per line, or JSON lines with settings per picture")
+      ->check(not_empty());
   command.add_option("--dtype", o.dtype, "auto, fp32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   command.add_option("--device", o.device, "auto, cpu, cuda or cuda:N");
   command.add_option("--threads", o.threads, "CPU threads (default: one per core)")
       ->check(whole_number());
-  command.add_option("--save-path", o.save_path,
-                     "File, or folder for generated names (default: the current folder)");
+  command
+      .add_option("--save-path", o.save_path,
+                  "File, or folder for generated names (default: the current folder)")
+      ->check(not_empty());
   command.add_option("--format", o.format, "png, jpg or webp (default: by --save-path, else png)")
       ->check(CLI::IsMember({"png", "jpg", "jpeg", "webp"}));
   command
       .add_option("--output-type", o.output_type,
                   "image, or latent (packed latents as safetensors)")
       ->check(CLI::IsMember({"image", "latent"}));
-  command.add_option("--contact-sheet", o.contact_sheet, "Also write all pictures as one sheet");
-  command.add_option("--json", o.json, "Write settings, timings and outputs to this file");
+  command.add_option("--contact-sheet", o.contact_sheet, "Also write all pictures as one sheet")
+      ->check(not_empty());
+  command.add_option("--json", o.json, "Write settings, timings and outputs to this file")
+      ->check(not_empty());
   command.add_flag("--vae-tiling", o.vae_tiling, "Decode in tiles: less memory for large pictures");
   command.add_flag("--vae-slicing", o.vae_slicing, "Decode one picture of a batch after the other");
   command.add_flag("--quiet", o.quiet, "No progress and no summary on stderr");

@@ -44,6 +44,9 @@ struct GenerateOptions {
   bool quiet = false;
 };
 
+/// For options that name a file or a folder: an unset shell variable must not choose the default.
+CLI::Validator not_empty();
+
 /// Registers every option on `command`.
 void add_generate_options(CLI::App& command, GenerateOptions& options);
 

@@ -6,6 +6,7 @@
 
 #include "cachedit/pipeline.h"
 #include "commands.h"
+#include "generate_options.h"
 #include "report.h"
 
 namespace cachedit::cli {
@@ -78,8 +79,10 @@ void add_inspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* command = app.add_subcommand(
       "inspect", "Show a checkpoint's components, and what this version cannot run in it");
-  command->add_option("model", options->model,
-                      "Checkpoint folder or hub name; default: the shipped model");
+  command
+      ->add_option("model", options->model,
+                   "Checkpoint folder or hub name; default: the shipped model")
+      ->check(not_empty());
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options] {
     const std::string model =

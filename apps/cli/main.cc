@@ -1,9 +1,12 @@
 #include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cachedit/error.h"
 #include "commands.h"
@@ -19,15 +22,37 @@ int report(const char* text, int code) {
   return code;
 }
 
+/// CLI11 says of an unknown command only that one is needed.
+std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
+  const bool unknown = app.get_subcommands().empty() && app.remaining_size() > 0;
+  return "[usage] " +
+         (unknown ? "unknown command: got '" + app.remaining().front() + "'" : error.what()) +
+         "; --help lists the " + (unknown ? "commands" : "options");
+}
+
+/// The arguments in the order that CLI11 takes them, the last one first. It would let the option of
+/// "--name=" take its value from the next argument, hence "--name" and "".
+std::vector<std::string> split_arguments(int argc, char** argv) {
+  std::vector<std::string> arguments;
+  for (int i = 1; i < argc; ++i) {
+    std::string text = argv[i];
+    const bool empty_value = text.starts_with("--") && text.find('=') == text.size() - 1;
+    if (empty_value) text.pop_back();
+    arguments.push_back(std::move(text));
+    if (empty_value) arguments.emplace_back();
+  }
+  std::reverse(arguments.begin(), arguments.end());
+  return arguments;
+}
+
 int parse_and_run(CLI::App& app, int argc, char** argv) {
   try {
-    app.parse(argc, argv);
+    app.parse(split_arguments(argc, argv));
     return 0;
   } catch (const CLI::ParseError& error) {
     // Help and version come as "errors" with exit code 0.
     if (error.get_exit_code() == 0) return app.exit(error);
-    return report(("[usage] " + std::string(error.what()) + "; --help lists the options").c_str(),
-                  kUsageError);
+    return report(usage_fault(app, error).c_str(), kUsageError);
   } catch (const cachedit::Cancelled& error) {
     std::fprintf(stderr, "cachedit: %s\n", error.what());
     return kCancelled;

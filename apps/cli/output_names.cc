@@ -42,7 +42,8 @@ std::string slug(const std::string& prompt) {
 OutputNames::OutputNames(const std::string& save_path, const std::string& format, bool latent) {
   const std::string wanted = latent ? "safetensors" : format == "jpeg" ? "jpg" : format;
   const std::string given = lower_extension(save_path);
-  if (is_output_extension(given) && !std::filesystem::is_directory(save_path)) {
+  std::error_code error;  // what is wrong with the path is told when it is written
+  if (is_output_extension(given) && !std::filesystem::is_directory(save_path, error)) {
     const bool fits = wanted.empty() ? given != "safetensors" : given == wanted;
     if (!fits) {
       throw InputError("[generate] --save-path ends in ." + given + ", but the output is " +
@@ -56,7 +57,6 @@ OutputNames::OutputNames(const std::string& save_path, const std::string& format
   }
   folder_ = save_path.empty() ? "." : save_path;
   extension_ = wanted.empty() ? "png" : wanted;
-  std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (error) {
     throw IoError("[" + folder_.string() + "] cannot make the output folder: " + error.message());

@@ -1,5 +1,6 @@
 """What the Python tests share: where things are, and how the command line is run."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -57,6 +58,56 @@ def run_cli(cli_path, cli_environment, tmp_path):
 
 def as_argument(value):
     return value if isinstance(value, bytes) else str(value)
+
+
+class Generate:
+    """`cachedit generate` that has to succeed. Calls return the paths that it printed."""
+
+    def __init__(self, run_cli):
+        self.run_cli = run_cli
+        self.folder = run_cli.folder
+        self.stderr = ""
+
+    def __call__(self, *arguments, **options):
+        done = self.run_cli("generate", *arguments, **options)
+        self.stderr = done.stderr
+        assert done.returncode == 0, done.stderr
+        paths = [self.folder / line for line in done.stdout.splitlines()]
+        for path in paths:  # nothing but results on stdout
+            assert path.is_file(), done.stdout
+        return paths
+
+    def report(self, *arguments):
+        """What --json writes."""
+        self(*arguments, "--json", "report.json")
+        return json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def generate(run_cli):
+    return Generate(run_cli)
+
+
+@pytest.fixture
+def refused(run_cli):
+    """Runs what has to fail, with its exit code and with `says` in its message, and leave nothing."""
+
+    def run(*arguments, code, says, leaves=(), **options):
+        done = run_cli(*arguments, **options)
+        assert done.returncode == code, (done.returncode, done.stderr)
+        assert done.stdout == ""
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("cachedit warning: ")]
+        message = "\n".join(lines)
+        assert lines[0].startswith("cachedit: error: ["), done.stderr
+        assert all(line.startswith("  ") for line in lines[1:]), done.stderr  # lists of faults
+        for sign in ("terminate called", "Traceback", "what():", "Exception raised from", "frame #"):
+            assert sign not in message
+        for text in (says,) if isinstance(says, str) else says:
+            assert text in message
+        assert sorted(path.name for path in run_cli.folder.rglob("*")) == sorted(leaves)
+        return message
+
+    return run
 
 
 @pytest.fixture
