@@ -28,7 +28,8 @@ int64_t steps_asked(const ImageSettings& s, const GenerateResult& result) {
 std::string model_name(const std::string& model) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(model, ignored)) return model;  // a hub name
-  const std::filesystem::path path = std::filesystem::canonical(model, ignored);
+  std::filesystem::path path = std::filesystem::absolute(model, ignored).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "folder/"
   return nlohmann::json::parse(nlohmann::json(path.filename().string())
                                    .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
       .get<std::string>();

@@ -71,6 +71,7 @@ def other_model(demo_model, tmp_path_factory):
     ("--max-sequence-length", 16, {"max_sequence_length": 16}),
     ("--sigmas", "1", {"sigmas": [1.0]}),
     ("--image-path", "start.png", {"image_path": "start.png", "strength": 0.6}),
+    ("--strength", 0.9, {"strength": 0.9}),
     ("--dtype", "fp32", {"dtype": "fp32"}),
     ("--device", "cpu", {}),
     ("--threads", 2, {"threads": 2}),
@@ -86,6 +87,8 @@ def other_model(demo_model, tmp_path_factory):
 def test_each_option_alone_changes_its_field_and_no_other(generate, other_model, option, value, changed):
     base = {"--prompt": "a", "--steps": 1, "--height": 32, "--width": 32, "--seed": 7, "--threads": 1}
     Image.new("RGB", (32, 32)).save(generate.folder / "start.png")
+    if option == "--strength":
+        base["--image-path"] = "start.png"
     if option == "--model-path":
         (generate.folder / value).symlink_to(other_model)
 
