@@ -97,8 +97,13 @@ Image resize_lanczos(const Image& image, int64_t width, int64_t height) {
     fail<InputError>("resize", "sizes must be at least 1 x 1: got ", image.width, " x ",
                      image.height, " to ", width, " x ", height);
   }
-  Image result = image.width == width ? image : resize_across(image, width);
-  return result.height == height ? result : resize_down(result, height);
+  const auto across = [&](Image in) { return in.width == width ? in : resize_across(in, width); };
+  const auto down = [&](Image in) { return in.height == height ? in : resize_down(in, height); };
+  // Pillow runs the pass that shrinks the picture most first; the samples between the passes are
+  // rounded, so the order shows.
+  const bool down_first =
+      height < image.height && image.height - height > 2 * (image.width - width);
+  return down_first ? across(down(image)) : down(across(image));
 }
 
 }  // namespace cachedit::io

@@ -7,8 +7,8 @@
 
 namespace cachedit::io {
 
-/// Lanczos-3 with antialiasing, first across, then down, in PIL's fixed-point arithmetic: equal to
-/// Image.resize((width, height), LANCZOS) to the bit. Returns a copy when the size is the same.
+/// Lanczos-3 with antialiasing in PIL's fixed-point arithmetic: equal to the bit to
+/// Image.resize((width, height), LANCZOS) of Pillow 13. Returns a copy when the size is the same.
 /// Throws InputError unless both sizes are at least 1.
 Image resize_lanczos(const Image& image, int64_t width, int64_t height);
 

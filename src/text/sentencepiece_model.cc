@@ -1,10 +1,10 @@
 #include "text/sentencepiece_model.h"
 
-#include <sentencepiece_processor.h>
-
+#include <bit>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <system_error>
 
@@ -15,27 +15,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A reader of protocol buffers' wire format, for the few fields below. The library has parsed the
-// file before, so a fault ends the reading instead of being reported.
+/// Thrown inside this file; read_sentencepiece_model names the path.
+struct Malformed {
+  const char* what;
+};
+
+// A reader of protocol buffers' wire format, for the few fields below.
 class WireReader {
  public:
   struct Field {
     uint64_t number;
     uint64_t value;          ///< of a varint
-    std::string_view bytes;  ///< of a length-delimited field
+    std::string_view bytes;  ///< of a length-delimited or fixed-size field
   };
 
   explicit WireReader(std::string_view message) : rest_(message) {}
 
+  /// The next field, nothing at the message's end. Throws Malformed.
   std::optional<Field> next() {
-    const auto tag = varint();
-    if (!tag) return std::nullopt;
-    Field field{.number = *tag >> 3, .value = 0, .bytes = {}};
-    std::optional<uint64_t> size;
-    switch (*tag & 7) {
+    if (rest_.empty()) return std::nullopt;
+    const uint64_t tag = varint();
+    Field field{.number = tag >> 3, .value = 0, .bytes = {}};
+    uint64_t size = 0;
+    switch (tag & 7) {
       case 0:
-        size = 0;
-        if (const auto value = varint()) field.value = *value;
+        field.value = varint();
         break;
       case 1:
         size = 8;
@@ -47,16 +51,16 @@ class WireReader {
         size = 4;
         break;
       default:
-        break;
+        throw Malformed{"a field of unknown kind"};
     }
-    if (!size || *size > rest_.size()) return std::nullopt;
-    field.bytes = rest_.substr(0, *size);
-    rest_.remove_prefix(*size);
+    if (size > rest_.size()) throw Malformed{"a field that is longer than the rest of the file"};
+    field.bytes = rest_.substr(0, size);
+    rest_.remove_prefix(size);
     return field;
   }
 
  private:
-  std::optional<uint64_t> varint() {
+  uint64_t varint() {
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
       const auto byte = static_cast<unsigned char>(rest_.front());
@@ -64,48 +68,72 @@ class WireReader {
       value |= uint64_t{byte & 0x7Fu} << shift;
       if (byte < 0x80) return value;
     }
-    return std::nullopt;
+    throw Malformed{"a number that does not end"};
   }
 
   std::string_view rest_;
 };
 
 // Field numbers and values of sentencepiece_model.proto.
-constexpr uint64_t kPieces = 1;
-constexpr uint64_t kTrainerSpec = 2;
-constexpr uint64_t kNormalizerSpec = 3;
-constexpr uint64_t kPieceType = 3;
-constexpr uint64_t kUserDefined = 4;
-constexpr uint64_t kModelType = 3;
-constexpr uint64_t kUnigramType = 1;
-constexpr uint64_t kCharsmap = 2;
+constexpr uint64_t kPieces = 1, kTrainerSpec = 2, kNormalizerSpec = 3;       // of the model
+constexpr uint64_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;          // of a piece
+constexpr uint64_t kNormalType = 1, kUnknownType = 2, kUserDefinedType = 4;  // of piece types
+constexpr uint64_t kModelType = 3, kUnigramType = 1;                         // of the trainer spec
+constexpr uint64_t kCharsmap = 2;  // of the normalizer spec
 
-struct HiddenFields {
-  std::string charsmap;
-  std::vector<int> user_defined;
+float fixed32(std::string_view bytes) {
+  if (bytes.size() != 4) throw Malformed{"a score that is no 32-bit number"};
+  uint32_t bits = 0;
+  for (int i = 3; i >= 0; --i) bits = bits << 8 | static_cast<unsigned char>(bytes[i]);
+  return std::bit_cast<float>(bits);
+}
+
+struct Parsed {
+  SentencePieceModel model;
+  std::optional<int64_t> unknown_id;
   uint64_t model_type = kUnigramType;
 };
 
-HiddenFields read_hidden_fields(std::string_view serialized) {
-  HiddenFields result;
-  int id = 0;
+void add_piece(std::string_view message, Parsed& parsed) {
+  ScoredPiece piece;
+  uint64_t type = kNormalType;
+  WireReader fields(message);
+  while (const auto field = fields.next()) {
+    if (field->number == kPieceText) piece.text = field->bytes;
+    if (field->number == kPieceScore) piece.score = double{fixed32(field->bytes)};
+    if (field->number == kPieceType) type = field->value;
+  }
+  if (piece.text.empty()) throw Malformed{"a piece without text"};
+  if (type == kUnknownType) {
+    if (parsed.unknown_id) throw Malformed{"two unknown pieces"};
+    parsed.unknown_id = static_cast<int64_t>(parsed.model.pieces.size());
+  }
+  if (type == kUserDefinedType) parsed.model.user_defined.push_back(piece.text);
+  parsed.model.pieces.push_back(std::move(piece));
+}
+
+Parsed parse_model(std::string_view serialized) {
+  Parsed parsed;
   WireReader model(serialized);
   while (const auto part = model.next()) {
+    if (part->number == kPieces) add_piece(part->bytes, parsed);
+    if (part->number != kTrainerSpec && part->number != kNormalizerSpec) continue;
     WireReader fields(part->bytes);
     while (const auto field = fields.next()) {
-      if (part->number == kPieces && field->number == kPieceType && field->value == kUserDefined) {
-        result.user_defined.push_back(id);
-      }
       if (part->number == kTrainerSpec && field->number == kModelType) {
-        result.model_type = field->value;
+        parsed.model_type = field->value;
       }
       if (part->number == kNormalizerSpec && field->number == kCharsmap) {
-        result.charsmap = field->bytes;
+        parsed.model.charsmap = field->bytes;
       }
     }
-    if (part->number == kPieces) ++id;
   }
-  return result;
+  if (!parsed.unknown_id) throw Malformed{"no unknown piece"};
+  std::set<std::string_view> seen;
+  for (const ScoredPiece& piece : parsed.model.pieces) {
+    if (!seen.insert(piece.text).second) throw Malformed{"a piece that is there twice"};
+  }
+  return parsed;
 }
 
 std::string read_whole_file(const fs::path& path) {
@@ -133,28 +161,19 @@ std::string read_whole_file(const fs::path& path) {
 
 SentencePieceModel read_sentencepiece_model(const fs::path& path) {
   const std::string bytes = read_whole_file(path);
-  sentencepiece::SentencePieceProcessor processor;
-  const auto status = processor.LoadFromSerializedProto(bytes);
-  if (!status.ok()) {
-    fail<ConfigError>(path.string(), "the file must be a SentencePiece model: got '",
-                      status.ToString(), "'; restore it from the checkpoint");
+  Parsed parsed;
+  try {
+    parsed = parse_model(bytes);
+  } catch (const Malformed& fault) {
+    fail<ConfigError>(path.string(), "the file must be a SentencePiece model: got ", fault.what,
+                      "; restore it from the checkpoint");
   }
-  HiddenFields hidden = read_hidden_fields(bytes);
-  if (hidden.model_type != kUnigramType) {
+  if (parsed.model_type != kUnigramType) {
     fail<UnsupportedError>(path.string(), "the model must be of type 1 (unigram): got ",
-                           hidden.model_type, "; other types are not implemented");
+                           parsed.model_type, "; other types are not implemented");
   }
-  SentencePieceModel model;
-  model.unknown_id = processor.unk_id();
-  model.charsmap = std::move(hidden.charsmap);
-  model.pieces.reserve(static_cast<size_t>(processor.GetPieceSize()));
-  for (int id = 0; id < processor.GetPieceSize(); ++id) {
-    model.pieces.push_back({processor.IdToPiece(id), double{processor.GetScore(id)}});
-  }
-  for (const int id : hidden.user_defined) {
-    model.user_defined.push_back(processor.IdToPiece(id));
-  }
-  return model;
+  parsed.model.unknown_id = *parsed.unknown_id;
+  return std::move(parsed.model);
 }
 
 }  // namespace cachedit::text

@@ -1,5 +1,6 @@
-// A SentencePiece model file, read by the SentencePiece library, with the parts that the library
-// does not show.
+// A SentencePiece model file (a protocol buffer). Read here and not by the SentencePiece library:
+// Debian's exports FLAGS_minloglevel, as libc10 does with another type, so that in one process its
+// constructor overwrites libc10's flags, after which a failed allocation aborts.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct SentencePieceModel {
   std::string charsmap;  ///< the normaliser's character map
 };
 
-/// Throws IoError if the file cannot be read, ConfigError if the library refuses it, and
+/// Throws IoError if the file cannot be read, ConfigError if it is no such model, and
 /// UnsupportedError for a model that is not of the unigram kind.
 SentencePieceModel read_sentencepiece_model(const std::filesystem::path& path);
 

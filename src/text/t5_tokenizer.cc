@@ -1,9 +1,9 @@
 // T5: text is folded by the model's character map and cut at white space; each word gets a leading
 // mark for its space and is split by the unigram model.
 //
-// The library that reads the model also segments text, but other than transformers does: it sums
-// scores in single precision (which splits ties differently), joins text around special tokens,
-// and does not find special tokens that only appear through normalisation. Hence src/text/unigram.
+// The SentencePiece library segments text other than transformers does: it sums scores in single
+// precision (which splits ties differently), joins text around special tokens, and does not find
+// special tokens that only appear through normalisation. Hence src/text/unigram.
 #include <set>
 #include <utility>
 

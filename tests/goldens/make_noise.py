@@ -30,7 +30,7 @@ def lanczos():
     y, x = np.mgrid[0:17, 0:23]
     channels = [(x * 37 + y * 11) % 256, (x * y * 5) % 256, (255 - x * 9 - y * 3) % 256]
     image = Image.fromarray(np.stack(channels, -1).astype(np.uint8))
-    sizes = [(23, 17), (46, 34), (16, 16), (5, 3), (23, 40), (64, 17), (1, 1)]
+    sizes = [(23, 17), (46, 34), (16, 16), (5, 3), (23, 40), (64, 17), (1, 1), (40, 5), (22, 9), (23, 4)]
     return {f"{w}x{h}": torch.from_numpy(np.asarray(image.resize((w, h), Image.LANCZOS)).copy()) for w, h in sizes}
 
 
