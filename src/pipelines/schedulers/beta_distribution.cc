@@ -32,7 +32,8 @@ double density(double x, double complement, double alpha, double beta) {
 
 /// Coefficient j >= 1 of the continued fraction of I_x (DLMF 8.17.22).
 double fraction_coefficient(int j, double x, double alpha, double beta) {
-  const double m = j / 2;
+  const int half = j / 2;
+  const double m = half;
   if (j % 2 == 0) return m * (beta - m) * x / ((alpha + 2 * m - 1) * (alpha + 2 * m));
   return -(alpha + m) * (alpha + beta + m) * x / ((alpha + 2 * m) * (alpha + 2 * m + 1));
 }
