@@ -195,6 +195,13 @@ std::vector<std::string> WeightStore::names() const {
   return names;
 }
 
+at::ScalarType WeightStore::floating_dtype() const {
+  for (const std::string& name : names()) {
+    if (at::isFloatingType(entry(name).dtype)) return entry(name).dtype;
+  }
+  return at::kFloat;
+}
+
 int64_t WeightStore::parameters() const {
   int64_t total = 0;
   for (const auto& [name, file] : file_of_) total += count_elements(entry(name));

@@ -32,6 +32,9 @@ class WeightStore {
   /// Every tensor's name, sorted.
   std::vector<std::string> names() const;
 
+  /// Stored dtype of the first floating-point tensor (by name); float32 if there is none.
+  at::ScalarType floating_dtype() const;
+
   int64_t parameters() const;
   int64_t bytes() const;
   /// The folder, for error texts.

@@ -19,14 +19,6 @@ struct WeightScope::State {
 
 namespace {
 
-at::ScalarType first_floating_dtype(const io::WeightStore& store) {
-  for (const std::string& name : store.names()) {
-    const at::ScalarType dtype = store.entry(name).dtype;
-    if (at::isFloatingType(dtype)) return dtype;
-  }
-  return at::kFloat;
-}
-
 /// Appends ": a, b, ... and 12 more" for a group of faults.
 void append_group(std::string& text, const char* title, const std::vector<std::string>& items) {
   if (items.empty()) return;
@@ -77,7 +69,7 @@ WeightLoader::WeightLoader(const io::WeightStore& store, const WeightOptions& op
     : state_(std::make_shared<WeightScope::State>()) {
   state_->store = &store;
   state_->options = options;
-  state_->dtype = options.dtype.value_or(first_floating_dtype(store));
+  state_->dtype = options.dtype.value_or(store.floating_dtype());
 }
 
 WeightScope WeightLoader::root() const { return WeightScope(state_, ""); }

@@ -17,14 +17,6 @@ constexpr const char* kClip = "CLIPTextModel|CLIPTextModelWithProjection";
 constexpr const char* kT5Tokenizers = "T5Tokenizer|T5TokenizerFast";
 constexpr const char* kClipTokenizers = "CLIPTokenizer|CLIPTokenizerFast";
 
-/// Stored dtype of a component: that of its first floating-point tensor.
-at::ScalarType stored_dtype(const io::WeightStore& store) {
-  for (const std::string& name : store.names()) {
-    if (at::isFloatingType(store.entry(name).dtype)) return store.entry(name).dtype;
-  }
-  return at::kFloat;
-}
-
 template <class Config>
 Config read_config(const std::filesystem::path& folder, const char* file = "config.json") {
   io::JsonConfig json = io::JsonConfig::read(folder / file);
@@ -62,7 +54,7 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
 
   const at::Device device = parse_device(options.device);
   const nn::WeightOptions weights = {
-      .dtype = parse_dtype(options.dtype, stored_dtype(transformer_store), device),
+      .dtype = parse_dtype(options.dtype, transformer_store.floating_dtype(), device),
       .device = device};
   return std::make_unique<FluxPipeline>(FluxParts{
       .prompts =
