@@ -97,8 +97,12 @@ Image resize_lanczos(const Image& image, int64_t width, int64_t height) {
     fail<InputError>("resize", "sizes must be at least 1 x 1: got ", image.width, " x ",
                      image.height, " to ", width, " x ", height);
   }
-  const auto across = [&](Image in) { return in.width == width ? in : resize_across(in, width); };
-  const auto down = [&](Image in) { return in.height == height ? in : resize_down(in, height); };
+  const auto across = [&](const Image& in) {
+    return in.width == width ? in : resize_across(in, width);
+  };
+  const auto down = [&](const Image& in) {
+    return in.height == height ? in : resize_down(in, height);
+  };
   // Pillow runs the pass that shrinks the picture most first; the samples between the passes are
   // rounded, so the order shows.
   const bool down_first =

@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Tiny, AutoencoderKlGolden,
                          [](const auto& test) { return std::string(test.param).substr(4); });
 
 TEST(AutoencoderKl, DemoModelAgreesWithDiffusers) {
-  const NamedTensors want = read_named_tensors(test::golden("vae_demo") / "expected.safetensors");
+  const Tensors want = read_tensors(test::golden("vae_demo") / "expected.safetensors");
   const AutoencoderKl vae = load_demo_vae();
   const DiagonalGaussian latents = vae.encode(want.at("pixels"));
   EXPECT_LE(test::relative_error(latents.mean, want.at("mean")), kFp32);
@@ -155,7 +155,7 @@ TEST(AutoencoderKl, OldNamesOfTheAttentionLayersAreRead) {
   const at::Tensor want = tiny.load().decode(tiny.expected("latents"));
   const std::map<std::string, std::string> old_names = {
       {"to_q.", "query."}, {"to_k.", "key."}, {"to_v.", "value."}, {"to_out.0.", "proj_attn."}};
-  NamedTensors renamed;
+  Tensors renamed;
   int changed = 0;
   for (const auto& [name, tensor] : tiny.tensors()) {
     std::string key = name;
@@ -174,7 +174,7 @@ TEST(AutoencoderKl, OldNamesOfTheAttentionLayersAreRead) {
 
 TEST(AutoencoderKl, EveryTensorThatDoesNotFitIsNamed) {
   const TinyVae tiny("vae_plain");
-  NamedTensors tensors;
+  Tensors tensors;
   for (const auto& [name, tensor] : tiny.tensors()) tensors[name] = tensor.clone();
   tensors.erase("decoder.mid_block.attentions.0.to_q.bias");
   tensors["encoder.conv_in.weight"] = at::zeros({4, 3, 1, 1});
@@ -240,7 +240,7 @@ TEST(AutoencoderKl, TilesThatCannotBeAreRefused) {
 class DiagonalGaussianSample : public testing::TestWithParam<const char*> {};
 
 TEST_P(DiagonalGaussianSample, IsBitEqualToDiffusers) {
-  const NamedTensors want = read_named_tensors(test::golden("vae_sample") / "expected.safetensors");
+  const Tensors want = read_tensors(test::golden("vae_sample") / "expected.safetensors");
   const std::string dtype = GetParam();
   const DiagonalGaussian gaussian{.mean = want.at(dtype + ".mean"),
                                   .logvar = want.at(dtype + ".logvar")};
@@ -256,7 +256,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, DiagonalGaussianSample, testing::Values("fp32",
 
 TEST(DiagonalGaussian, LogvarIsClamped) {
   const TinyVae tiny("vae_plain");
-  NamedTensors tensors;
+  Tensors tensors;
   for (const auto& [name, tensor] : tiny.tensors()) tensors[name] = tensor.clone();
   at::Tensor& bias = tensors.at("encoder.conv_out.bias");  // 6 means, 6 log-variances
   bias[6] = 1000.0;

@@ -12,18 +12,13 @@
 #include "io/safetensors.h"
 #include "io/weight_store.h"
 #include "support/temp_dir.h"
+#include "support/tensor_file.h"
 #include "support/tiny_weights.h"
 
 namespace cachedit::models {
 
-using Tensors = std::map<std::string, at::Tensor>;
-
-inline Tensors read_tensors(const std::filesystem::path& path) {
-  const io::SafetensorsFile file(path);
-  Tensors tensors;
-  for (const auto& [name, entry] : file.header().tensors) tensors[name] = file.tensor(name);
-  return tensors;
-}
+using test::read_tensors;
+using test::Tensors;
 
 /// What the peer computed, by "<case>.<tensor>".
 inline Tensors read_expected(std::string_view name) {

@@ -13,18 +13,13 @@
 #include "io/weight_store.h"
 #include "models/vae/autoencoder_kl.h"
 #include "support/temp_dir.h"
+#include "support/tensor_file.h"
 #include "support/tiny_weights.h"
 
 namespace cachedit::models {
 
-using NamedTensors = std::map<std::string, at::Tensor>;
-
-inline NamedTensors read_named_tensors(const std::filesystem::path& path) {
-  const io::SafetensorsFile file(path);
-  NamedTensors tensors;
-  for (const auto& [name, entry] : file.header().tensors) tensors[name] = file.tensor(name);
-  return tensors;
-}
+using test::read_tensors;
+using test::Tensors;
 
 inline AutoencoderKl load_vae(const std::filesystem::path& folder,
                               const nn::WeightOptions& options = {}) {
@@ -41,7 +36,7 @@ class TinyVae {
  public:
   explicit TinyVae(std::string_view name)
       : folder_(root_ / "checkpoint/vae"),
-        expected_(read_named_tensors(test::golden(name) / "expected.safetensors")) {
+        expected_(read_tensors(test::golden(name) / "expected.safetensors")) {
     test::make_tiny_checkpoint(name, root_ / "checkpoint");
   }
 
@@ -50,15 +45,15 @@ class TinyVae {
   }
   const at::Tensor& expected(const std::string& name) const { return expected_.at(name); }
 
-  NamedTensors tensors() const { return read_named_tensors(weights()); }
-  void replace(const NamedTensors& tensors) const { io::write_safetensors(weights(), tensors); }
+  Tensors tensors() const { return read_tensors(weights()); }
+  void replace(const Tensors& tensors) const { io::write_safetensors(weights(), tensors); }
 
  private:
   std::filesystem::path weights() const { return folder_ / "diffusion_pytorch_model.safetensors"; }
 
   test::TempDir root_;
   std::filesystem::path folder_;
-  NamedTensors expected_;
+  Tensors expected_;
 };
 
 }  // namespace cachedit::models
