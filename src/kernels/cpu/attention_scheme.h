@@ -1,0 +1,132 @@
+// The number formats of each attention scheme as types: which products QK and PV use, how the
+// softmax weights P are stored for PV, and where scales apply.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/dot.h"
+#include "kernels/cpu/low_bit.h"
+
+namespace cachedit::kernels::CACHEDIT_ISA {
+
+/// How P is stored; P is first scaled so that 1 becomes the format's largest number.
+enum class Weights {
+  kPlain,  ///< as PV's element type
+  kE4M3,   ///< relative to the running maximum
+  kByte,   ///< 0..255 relative to the maximum of the key block
+  kFp4,    ///< NVFP4 in groups of 16 keys
+};
+
+/// What one scale covers.
+enum class Granularity { kNone, kToken, kGroup, kBlock };
+
+/// Tokens of a Granularity::kGroup: the rows of a register block, the keys of a wide panel.
+inline constexpr int kQueryGroup = kRows;
+inline constexpr int kKeyGroup = 64;
+/// Keys of a block are padded to a multiple of this.
+inline constexpr int kKeyPadding = kPanel > kFp4Group ? kPanel : kFp4Group;
+/// Query rows that are worked on together.
+inline constexpr int kRowBlock = 48;
+
+template <class Dot, ExpAccuracy accuracy>
+struct ExactScheme {
+  using QK = Dot;
+  using PV = Dot;
+  static constexpr Weights kWeights = Weights::kPlain;
+  static constexpr ExpAccuracy kExp = accuracy;
+  static constexpr int kKeyBlock = 128;
+  static constexpr Granularity kScales = Granularity::kNone;  ///< of Q and K
+  static constexpr Granularity kValueBlockScale = Granularity::kNone;
+  static constexpr bool kSmoothKeys = false;
+  static constexpr bool kSmoothValues = false;
+  static constexpr bool kChannelScales = false;  ///< of V
+};
+
+template <bool smooth>
+struct SageScheme {
+  using QK = DotInt8;
+  using PV = DotInt8;
+  static constexpr Weights kWeights = Weights::kByte;
+  static constexpr ExpAccuracy kExp = ExpAccuracy::kByte;
+  static constexpr int kKeyBlock = 128;
+  static constexpr Granularity kScales = Granularity::kGroup;
+  static constexpr Granularity kValueBlockScale = Granularity::kNone;
+  static constexpr bool kSmoothKeys = smooth;
+  static constexpr bool kSmoothValues = false;
+  static constexpr bool kChannelScales = true;
+};
+
+struct Fp8Scheme {
+  using QK = DotInt8;
+  using PV = DotWide;
+  static constexpr Weights kWeights = Weights::kE4M3;
+  static constexpr ExpAccuracy kExp = ExpAccuracy::kHalf;
+  static constexpr int kKeyBlock = 128;
+  static constexpr Granularity kScales = Granularity::kToken;
+  static constexpr Granularity kValueBlockScale = Granularity::kNone;
+  static constexpr bool kSmoothKeys = true;
+  static constexpr bool kSmoothValues = true;
+  static constexpr bool kChannelScales = true;
+};
+
+struct Fp8PerBlockScheme : Fp8Scheme {
+  static constexpr Granularity kScales = Granularity::kBlock;
+  static constexpr Granularity kValueBlockScale = Granularity::kBlock;
+  static constexpr bool kSmoothValues = false;
+  static constexpr bool kChannelScales = false;
+};
+
+struct Fp4Scheme {
+  using QK = DotWide;
+  using PV = DotWide;
+  static constexpr Weights kWeights = Weights::kFp4;
+  static constexpr ExpAccuracy kExp = ExpAccuracy::kHalf;
+  static constexpr int kKeyBlock = 128;
+  static constexpr Granularity kScales = Granularity::kToken;
+  static constexpr Granularity kValueBlockScale = Granularity::kNone;
+  static constexpr bool kSmoothKeys = true;
+  static constexpr bool kSmoothValues = false;
+  static constexpr bool kChannelScales = true;
+};
+
+template <class Scheme>
+inline constexpr bool kIntegerKeys = __is_same(typename Scheme::QK, DotInt8);
+template <class Scheme>
+inline constexpr bool kQuantized = Scheme::kScales != Granularity::kNone;
+/// PV's product of a key block is scaled before it is added to the output.
+template <class Scheme>
+inline constexpr bool kScaledProducts =
+    Scheme::kWeights == Weights::kByte || Scheme::kValueBlockScale == Granularity::kBlock;
+
+/// log2 of what a weight of 1 is stored as, and that number.
+template <Weights weights>
+inline constexpr float kWeightLog2 = weights == Weights::kE4M3   ? 8.807354922f
+                                     : weights == Weights::kByte ? 7.994353437f
+                                     : weights == Weights::kFp4  ? 11.39231742f
+                                                                 : 0.0f;
+template <Weights weights>
+inline constexpr float kWeightMax = weights == Weights::kE4M3   ? kMaxE4M3
+                                    : weights == Weights::kByte ? 255.0f
+                                    : weights == Weights::kFp4  ? kMaxE4M3* kMaxE2M1
+                                                                : 1.0f;
+
+/// Stores kLanes consecutive elements of a row in a product's element type.
+CACHEDIT_INLINE void store_elements(float* p, F32 v) { store(p, v); }
+CACHEDIT_INLINE void store_elements(uint16_t* p, F32 v) { store_bf16(p, v); }
+
+/// The low byte (or 16 bits) of each lane; values are 0..255.
+CACHEDIT_INLINE void store_bytes(uint8_t* p, I32 v) {
+#if defined(__AVX512F__)
+  const __m128i packed = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+#else
+  typedef uint8_t U8 __attribute__((vector_size(kLanes), may_alias));
+  const U8 packed = __builtin_convertvector(v, U8);
+  __builtin_memcpy(p, &packed, sizeof(packed));
+#endif
+}
+CACHEDIT_INLINE void store_bytes(int16_t* p, I32 v) {
+  *reinterpret_cast<U16u*>(p) = __builtin_convertvector(v, U16);
+}
+
+}  // namespace cachedit::kernels::CACHEDIT_ISA
