@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/attention_mask.h"
 #include "kernels/cpu/attention_pack.h"
+#include "kernels/cpu/attention_queries.h"
 
 namespace cachedit::kernels::CACHEDIT_ISA {
 
@@ -152,7 +153,7 @@ CACHEDIT_INLINE F32 softmax_row(const float* logits, int64_t keys, F32 reference
     for (int64_t i = 0; i < keys; i += kLanes) {
       const I32 q = round_to_int(weight(i));
       sum += q;
-      store_bytes(out + i, q);
+      store_low(out + i, q);
     }
     return to_float(sum);
   } else {

@@ -1,8 +1,10 @@
-// Packing of queries, keys and values into the units that the products read, quantizing on the way.
-// Keys and values are packed once per call, queries once per block of rows.
+// Packing of keys and values into the units that the products read, quantizing on the way; done
+// once per call. Rows that already have the product's element type are read where they lie.
 #pragma once
 
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/quantize.h"
+#include "kernels/cpu/transpose.h"
 
 namespace cachedit::kernels::CACHEDIT_ISA {
 
@@ -12,101 +14,73 @@ CACHEDIT_INLINE const void* row_of(const AttentionOperand& t, ElementType type, 
                 batch * t.stride_batch + head * t.stride_head + token * t.stride_token);
 }
 
-/// Largest magnitude of `count` rows of [.., depth]; NaN if one of them holds NaN or infinity, so
-/// that a quantized row cannot turn them into ordinary numbers.
-inline float largest_magnitude(const float* rows, int64_t count, int64_t depth) {
-  F32 largest{};
-  F32 poison{};
-  for (int64_t i = 0; i < count * depth; i += kLanes) {
-    const F32 v = load(rows + i);
-    largest = max(largest, abs(v));
-    poison = fma(v, F32{}, poison);
+/// Asks for a row some tokens ahead of its use: rows of one head lie a whole token apart, which
+/// hardware prefetchers do not follow. Reading past the last token asks for nothing harmful.
+CACHEDIT_INLINE void prefetch_row(const AttentionProblem& p, const void* row,
+                                  int64_t stride_token) {
+  constexpr int64_t kAhead = 16;
+  const char* bytes = static_cast<const char*>(offset(row, p.type, kAhead * stride_token));
+  for (int64_t i = 0; i < p.head_dim * element_size(p.type); i += 64) {
+    __builtin_prefetch(bytes + i);
   }
-  return reduce_max(largest) + reduce_add(poison);
 }
 
-/// Scale of a group whose largest magnitude is `largest`; 1 for all zeros, never subnormal.
-CACHEDIT_INLINE float scale_of(float largest, float format_max) {
-  return largest < 1e-30f ? 1.0f : largest / format_max;
-}
-
-/// -127..127 of in * inverse; with NaN scales the integers do not matter.
-CACHEDIT_INLINE I32 quantize(const float* in, F32 inverse) {
-  return round_to_int(load(in) * inverse);
-}
-
-/// Writes a row [depth] as qk units of `Dot`, contiguous.
+/// Keys of one block, or of the last one.
 template <class Scheme>
-inline void encode_row(float* row, int64_t depth, float scale, int32_t* units) {
-  if constexpr (Scheme::kWeights == Weights::kFp4) {
-    constexpr int kVectors = kFp4Group / kLanes;
-    for (int64_t i = 0; i < depth; i += kFp4Group) {
-      F32 v[kVectors];
-      for (int k = 0; k < kVectors; ++k) v[k] = load(row + i + k * kLanes) / splat(scale);
-      const F32 group_scale = splat(round_nvfp4_group(v));
-      for (int k = 0; k < kVectors; ++k) store(row + i + k * kLanes, v[k] * group_scale);
-    }
+CACHEDIT_INLINE int64_t keys_of_block(const AttentionProblem& p, int64_t block) {
+  const int64_t left = p.keys - block * Scheme::kKeyBlock;
+  return left < Scheme::kKeyBlock ? left : int64_t{Scheme::kKeyBlock};
+}
+
+/// Whether rows of the inputs are already streams of the product's units, with no partial vector.
+template <class Scheme>
+CACHEDIT_INLINE bool reads_in_place(const AttentionProblem& p) {
+  if constexpr (Scheme::kWeights != Weights::kPlain) return false;
+  const bool same = __is_same(typename Scheme::QK, DotF32) ? p.type == ElementType::kFloat32
+                                                           : p.type == ElementType::kBFloat16;
+  return same && p.head_dim * element_size(p.type) % (kLanes * 4) == 0;
+}
+
+CACHEDIT_INLINE void clear_row(float* row, int64_t depth) {
+  for (int64_t i = 0; i < depth; i += kLanes) store(row + i, F32{});
+}
+
+/// A row in fp32, zero up to `depth`.
+inline void load_padded_row(const AttentionProblem& p, const AttentionOperand& operand,
+                            const void* in, int64_t depth, float* row) {
+  prefetch_row(p, in, operand.stride_token);
+  load_row(in, p.type, p.head_dim, row);
+  for (int64_t i = round_up(p.head_dim, kLanes); i < depth; i += kLanes) store(row + i, F32{});
+}
+
+/// Writes the units of kLanes keys, rows[i] of `steps` units each (readable to a whole vector),
+/// to their lanes of a panel.
+inline void transpose_into_panel(const int32_t* const (&rows)[kLanes], int64_t steps,
+                                 int32_t* lanes) {
+  for (int64_t k = 0; k < steps; k += kLanes) {
+    I32 square[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) square[i] = load(rows[i] + k);
+    transpose(square);
+    const int64_t count = steps - k < kLanes ? steps - k : int64_t{kLanes};
+    for (int64_t i = 0; i < count; ++i) store(lanes + (k + i) * kPanel, square[i]);
   }
-  auto* elements = reinterpret_cast<typename Scheme::QK::Element*>(units);
-  for (int64_t i = 0; i < depth; i += kLanes) store_elements(elements + i, load(row + i));
 }
 
-/// Copies the units of one row to its lane of a panel.
-CACHEDIT_INLINE void scatter_units(const int32_t* units, int64_t steps, int32_t* lane) {
-  for (int64_t k = 0; k < steps; ++k) lane[k * kPanel] = units[k];
-}
-
-// ---- keys ----
-
-/// Rows [first, first + count) of K in fp32 minus `mean` into `rows`.
+/// K of one block in fp32, minus the mean over tokens if the scheme smooths.
 template <class Scheme>
-inline void load_keys(const AttentionProblem& p, int64_t batch, int64_t head, int64_t first,
-                      int64_t count, const float* mean, const Plan<Scheme>& plan, float* rows) {
-  for (int64_t t = 0; t < count; ++t) {
+inline void load_keys(const AttentionProblem& p, const Plan<Scheme>& plan, int64_t batch,
+                      int64_t head, int64_t block, const float* mean, float* rows) {
+  const int64_t first = block * Scheme::kKeyBlock;
+  for (int64_t t = 0; t < keys_of_block<Scheme>(p, block); ++t) {
     float* row = rows + t * plan.depth;
-    load_row(row_of(p.key, p.type, batch, head, first + t), p.type, p.head_dim, row);
-    for (int64_t i = round_up(p.head_dim, kLanes); i < plan.depth; i += kLanes)
-      store(row + i, F32{});
+    load_padded_row(p, p.key, row_of(p.key, p.type, batch, head, first + t), plan.depth, row);
     if constexpr (Scheme::kSmoothKeys) {
-      for (int64_t i = 0; i < plan.depth; i += kLanes)
+      for (int64_t i = 0; i < plan.depth; i += kLanes) {
         store(row + i, load(row + i) - load(mean + i));
-    }
-  }
-}
-
-/// One scale per token, group or block for `count` rows, written per row.
-template <class Scheme>
-inline void choose_scales(const float* rows, int64_t count, int64_t depth, int64_t group,
-                          float* scales) {
-  constexpr float kMax = Scheme::kWeights == Weights::kFp4 ? kMaxE4M3 * kMaxE2M1 : 127.0f;
-  if constexpr (Scheme::kScales == Granularity::kToken) group = 1;
-  for (int64_t first = 0; first < count; first += group) {
-    const int64_t n = count - first < group ? count - first : group;
-    const float scale = scale_of(largest_magnitude(rows + first * depth, n, depth), kMax);
-    for (int64_t t = 0; t < n; ++t) scales[first + t] = scale;
-  }
-}
-
-/// Integer units of one key and the sum of its elements.
-inline int32_t encode_int8_key(const float* row, int64_t depth, int64_t steps, float scale,
-                               int32_t* units) {
-  const F32 inverse = splat(1.0f / scale);
-  auto* elements = reinterpret_cast<DotInt8::Element*>(units);
-  I32 sum{};
-  for (int64_t i = 0; i < depth; i += kLanes) {
-    const I32 q = quantize(row + i, inverse);
-    sum += q;
-    alignas(64) int32_t lanes[kLanes];
-    store(lanes, q);
-    for (int l = 0; l < kLanes; ++l) {
-      if (i + l < steps * DotInt8::kPack) {
-        elements[i + l] = static_cast<DotInt8::Element>(lanes[l]);
       }
     }
   }
-  int32_t total = 0;
-  for (int l = 0; l < kLanes; ++l) total += sum[l];
-  return total;
 }
 
 template <class Scheme>
@@ -114,52 +88,57 @@ inline void pack_keys(const AttentionProblem& p, const Plan<Scheme>& plan, int64
                       int64_t head, int64_t block, HeadArea<Scheme>& area,
                       ThreadArea<Scheme>& thread) {
   const int64_t first = block * Scheme::kKeyBlock;
-  const int64_t count =
-      p.keys - first < Scheme::kKeyBlock ? p.keys - first : int64_t{Scheme::kKeyBlock};
-  load_keys(p, batch, head, first, count, area.key_mean, plan, thread.rows);
+  const int64_t count = keys_of_block<Scheme>(p, block);
+  const bool in_place = reads_in_place<Scheme>(p);
+  if (!in_place) load_keys(p, plan, batch, head, block, area.key_mean, thread.rows);
   if constexpr (kQuantized<Scheme>) {
-    constexpr int64_t kGroup =
-        Scheme::kScales == Granularity::kGroup ? kKeyGroup : Scheme::kKeyBlock;
-    choose_scales<Scheme>(thread.rows, count, plan.depth, kGroup, area.key_scales + first);
+    choose_scales<Scheme>(thread.rows, count, plan.depth, kKeysPerScale<Scheme>,
+                          area.key_scales + first);
   }
-  int32_t* units = thread.q;  // free while keys are packed
-  for (int64_t t = 0; t < round_up(count, kKeyPadding); ++t) {
+  for (int64_t t = 0; t < round_up(count, kKeyPadding); t += kLanes) {
+    const int32_t* units[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) {
+      int32_t* buffer = thread.units + i * plan.depth;
+      units[i] = buffer;
+      const int64_t key = first + t + i;
+      if (t + i >= count) {
+        clear_row(reinterpret_cast<float*>(buffer), plan.depth);
+        if constexpr (kQuantized<Scheme>) area.key_scales[key] = 1.0f;
+        if constexpr (kQuantized<Scheme>) area.key_offsets[key] = 0;
+      } else if (in_place) {
+        units[i] = static_cast<const int32_t*>(row_of(p.key, p.type, batch, head, key));
+        prefetch_row(p, units[i], p.key.stride_token);
+      } else if constexpr (kIntegerKeys<Scheme>) {
+        const float* row = thread.rows + (t + i) * plan.depth;
+        area.key_offsets[key] =
+            -128 * encode_int8_key(row, plan.depth, area.key_scales[key], buffer);
+      } else {
+        float* row = thread.rows + (t + i) * plan.depth;
+        encode_float<Scheme>(row, plan.depth, kQuantized<Scheme> ? area.key_scales[key] : 1.0f,
+                             buffer);
+      }
+    }
     const int64_t key = first + t;
-    int32_t* lane = area.keys + key / kPanel * plan.qk_steps * kPanel + key % kPanel;
-    if (t >= count) {
-      for (int64_t k = 0; k < plan.qk_steps; ++k) lane[k * kPanel] = 0;
-      if constexpr (kQuantized<Scheme>) area.key_scales[key] = 1.0f;
-      if constexpr (kQuantized<Scheme>) area.key_offsets[key] = 0;
-      continue;
-    }
-    float* row = thread.rows + t * plan.depth;
-    if constexpr (kIntegerKeys<Scheme>) {
-      const int32_t sum =
-          encode_int8_key(row, plan.depth, plan.qk_steps, area.key_scales[key], units);
-      area.key_offsets[key] = -128 * sum;
-    } else {
-      encode_row<Scheme>(row, plan.depth, kQuantized<Scheme> ? area.key_scales[key] : 1.0f, units);
-    }
-    scatter_units(units, plan.qk_steps, lane);
+    transpose_into_panel(units, plan.qk_steps,
+                         area.keys + key / kPanel * plan.qk_steps * kPanel + key % kPanel);
   }
 }
 
-// ---- values ----
-
-/// `count` rows of V (zero from there to `padded`) as the scheme stores them, still in fp32:
-/// centred, divided by the channel's or the block's scale, rounded to the format.
+/// V of one block in fp32 and as the scheme stores it: centred, divided by the channel's scale;
+/// zero rows up to `padded`.
 template <class Scheme>
 inline void load_values(const AttentionProblem& p, const Plan<Scheme>& plan, int64_t batch,
-                        int64_t head, int64_t first, int64_t count, int64_t padded,
-                        HeadArea<Scheme>& area, float* rows) {
+                        int64_t head, int64_t block, int64_t padded, const HeadArea<Scheme>& area,
+                        float* rows) {
+  const int64_t count = keys_of_block<Scheme>(p, block);
   for (int64_t t = 0; t < padded; ++t) {
     float* row = rows + t * plan.depth;
     if (t >= count) {
-      for (int64_t i = 0; i < plan.depth; i += kLanes) store(row + i, F32{});
+      clear_row(row, plan.depth);
       continue;
     }
-    load_row(row_of(p.value, p.type, batch, head, first + t), p.type, p.head_dim, row);
-    for (int64_t i = plan.columns; i < plan.depth; i += kLanes) store(row + i, F32{});
+    load_padded_row(p, p.value, row_of(p.value, p.type, batch, head, block * Scheme::kKeyBlock + t),
+                    plan.depth, row);
     if constexpr (Scheme::kChannelScales) {
       for (int64_t i = 0; i < plan.columns; i += kLanes) {
         F32 v = load(row + i);
@@ -186,26 +165,57 @@ inline void round_columns_fp4(float* rows, int64_t count, int64_t columns, int64
   }
 }
 
-/// Unit of kPack consecutive keys at kLanes columns.
+/// Rounds the rows of a block to the scheme's format of V.
+template <class Scheme>
+inline void round_values(const Plan<Scheme>& plan, int64_t count, int64_t padded,
+                         float* block_scale, float* rows) {
+  if constexpr (Scheme::kValueBlockScale == Granularity::kBlock) {
+    const float scale = scale_of(largest_magnitude(rows, count * plan.depth), kMaxE4M3);
+    *block_scale = scale;
+    for (int64_t i = 0; i < count * plan.depth; i += kLanes) {
+      store(rows + i, load(rows + i) / splat(scale));
+    }
+  }
+  if constexpr (Scheme::kWeights == Weights::kE4M3) {
+    for (int64_t i = 0; i < count * plan.depth; i += kLanes) {
+      store(rows + i, round_e4m3(load(rows + i)));
+    }
+  }
+  if constexpr (Scheme::kWeights == Weights::kFp4) {
+    round_columns_fp4(rows, padded, plan.columns, plan.depth);
+  }
+}
+
+/// Units of kPack consecutive keys at kLanes columns; rows[k] is key k at the first of them.
 template <class Dot>
-CACHEDIT_INLINE I32 value_units(const float* rows, int64_t depth) {
+CACHEDIT_INLINE I32 value_units(const float* const (&rows)[Dot::kPack]) {
   if constexpr (__is_same(Dot, DotF32)) {
-    return bits(load(rows));
+    return bits(load(rows[0]));
   } else if constexpr (__is_same(Dot, DotBF16)) {
     alignas(64) uint16_t pair[2][kLanes];
-    store_bf16(pair[0], load(rows));
-    store_bf16(pair[1], load(rows + depth));
-    const I32 low = __builtin_convertvector(*reinterpret_cast<const U16u*>(pair[0]), I32);
-    const I32 high = __builtin_convertvector(*reinterpret_cast<const U16u*>(pair[1]), I32);
-    return low | (high << 16);
+    store_bf16(pair[0], load(rows[0]));
+    store_bf16(pair[1], load(rows[1]));
+    return ((bits(load_bf16(pair[0])) >> 16) & 0xffff) | bits(load_bf16(pair[1]));
   } else {
-    I32 units{};
     constexpr int kBits = 32 / Dot::kPack;
     constexpr int32_t kMask = Dot::kPack == 4 ? 0xff : 0xffff;
+    I32 units{};
     for (int k = 0; k < Dot::kPack; ++k) {
-      units |= (round_to_int(load(rows + k * depth)) & kMask) << (k * kBits);
+      units |= (round_to_int(load(rows[k])) & kMask) << (k * kBits);
     }
     return units;
+  }
+}
+
+/// The same for rows that already hold the product's elements.
+template <class Dot>
+CACHEDIT_INLINE I32 value_units_in_place(const void* const (&rows)[Dot::kPack], int64_t column) {
+  if constexpr (__is_same(Dot, DotF32)) {
+    return load(static_cast<const int32_t*>(rows[0]) + column);
+  } else {
+    const I32 low = bits(load_bf16(static_cast<const uint16_t*>(rows[0]) + column));
+    const I32 high = bits(load_bf16(static_cast<const uint16_t*>(rows[1]) + column));
+    return ((low >> 16) & 0xffff) | high;
   }
 }
 
@@ -214,87 +224,39 @@ inline void pack_values(const AttentionProblem& p, const Plan<Scheme>& plan, int
                         int64_t head, int64_t block, HeadArea<Scheme>& area,
                         ThreadArea<Scheme>& thread) {
   using Dot = typename Scheme::PV;
-  const int64_t first = block * Scheme::kKeyBlock;
-  const int64_t count =
-      p.keys - first < Scheme::kKeyBlock ? p.keys - first : int64_t{Scheme::kKeyBlock};
+  constexpr int kPack = Dot::kPack;
+  const int64_t count = keys_of_block<Scheme>(p, block);
   const int64_t padded = round_up(count, kFp4Group);
-  load_values(p, plan, batch, head, first, count, padded, area, thread.rows);
-  if constexpr (Scheme::kValueBlockScale == Granularity::kBlock) {
-    const float scale = scale_of(largest_magnitude(thread.rows, count, plan.depth), kMaxE4M3);
-    area.block_scales[block] = scale;
-    for (int64_t i = 0; i < count * plan.depth; i += kLanes) {
-      store(thread.rows + i, load(thread.rows + i) / splat(scale));
-    }
-  }
-  if constexpr (Scheme::kWeights == Weights::kE4M3) {
-    for (int64_t i = 0; i < count * plan.depth; i += kLanes) {
-      store(thread.rows + i, round_e4m3(load(thread.rows + i)));
-    }
-  }
-  if constexpr (Scheme::kWeights == Weights::kFp4) {
-    round_columns_fp4(thread.rows, padded, plan.columns, plan.depth);
+  // Blocks with padding go through fp32 rows, where padding is zero.
+  const bool in_place = reads_in_place<Scheme>(p) && count == padded;
+  if (!in_place) {
+    load_values(p, plan, batch, head, block, padded, area, thread.rows);
+    round_values(plan, count, padded, area.block_scales + block, thread.rows);
   }
   int32_t* panels = area.values + block * Plan<Scheme>::kValueSteps * plan.columns;
-  for (int64_t c = 0; c < plan.columns; c += kLanes) {
-    const int64_t panel = c / kPanel * kPanel;
-    const int64_t width = plan.columns - panel < kPanel ? plan.columns - panel : int64_t{kPanel};
-    int32_t* out = panels + panel * Plan<Scheme>::kValueSteps + (c - panel);
-    for (int64_t step = 0; step * Dot::kPack < padded; ++step) {
-      const float* rows = thread.rows + step * Dot::kPack * plan.depth + c;
-      store(out + step * width, value_units<Dot>(rows, plan.depth));
+  for (int64_t step = 0; step * kPack < padded; ++step) {
+    const void* raw[kPack];
+    const float* converted[kPack];
+    for (int64_t k = 0; k < kPack; ++k) {
+      const int64_t t = step * kPack + k;
+      converted[k] = thread.rows + t * plan.depth;
+      raw[k] = in_place ? row_of(p.value, p.type, batch, head, block * Scheme::kKeyBlock + t)
+                        : converted[k];
+      if (in_place) prefetch_row(p, raw[k], p.value.stride_token);
     }
-  }
-}
-
-// ---- queries ----
-
-/// Packs `count` rows from query row `first` (of head `head`), zero rows up to a multiple of kRows,
-/// and sets what turns sums of products into logits: exponent, logit_scale, mean_logit.
-template <class Scheme>
-inline void pack_queries(const AttentionProblem& p, const Plan<Scheme>& plan, int64_t batch,
-                         int64_t head, int64_t first, int64_t count, bool natural_logits,
-                         const HeadArea<Scheme>& area, ThreadArea<Scheme>& thread) {
-  constexpr float kLog2E = 1.44269504f;
-  const float scale = p.scale < 0 ? -p.scale : p.scale;
-  const F32 sign = splat(p.scale < 0 ? -1.0f : 1.0f);
-  const int64_t padded = round_up(count, kRows);
-  for (int64_t t = 0; t < padded; ++t) {
-    float* row = thread.rows + t * plan.depth;
-    for (int64_t i = 0; i < plan.depth; i += kLanes) store(row + i, F32{});
-    if (t >= count) continue;
-    load_row(row_of(p.query, p.type, batch, head, first + t), p.type, p.head_dim, row);
-    F32 dot{};
-    for (int64_t i = 0; i < plan.depth; i += kLanes) {
-      store(row + i, load(row + i) * sign);
-      if constexpr (Scheme::kSmoothKeys) dot = fma(load(row + i), load(area.key_mean + i), dot);
-    }
-    thread.mean_logit[t] = Scheme::kSmoothKeys ? reduce_add(dot) * scale : 0.0f;
-  }
-  alignas(64) float scales[kRowBlock];
-  for (int64_t t = 0; t < padded; ++t) scales[t] = 1.0f;
-  if constexpr (kQuantized<Scheme>) {
-    constexpr int64_t kGroup = Scheme::kScales == Granularity::kGroup ? kQueryGroup : kRowBlock;
-    choose_scales<Scheme>(thread.rows, padded, plan.depth, kGroup, scales);
-  }
-  for (int64_t t = 0; t < padded; ++t) {
-    float* row = thread.rows + t * plan.depth;
-    int32_t* units = thread.q + t * plan.qk_steps;
-    thread.logit_scale[t] = scale * scales[t];
-    const float exponent = natural_logits ? kLog2E : scale * scales[t] * kLog2E;
-    thread.exponent[t] = exponent < 1e-37f ? 1e-37f : exponent;
-    if constexpr (kIntegerKeys<Scheme>) {
-      const F32 inverse = splat(1.0f / scales[t]);
-      auto* elements = reinterpret_cast<DotInt8::ElementA*>(units);
-      for (int64_t i = 0; i < plan.depth; i += kLanes) {
-        alignas(64) int32_t lanes[kLanes];
-        store(lanes, quantize(row + i, inverse) + 128);
-        for (int l = 0; l < kLanes && i + l < plan.qk_steps * DotInt8::kPack; ++l) {
-          elements[i + l] = static_cast<DotInt8::ElementA>(lanes[l]);
+    for (int64_t c = 0; c < plan.columns; c += kLanes) {
+      const int64_t panel = c / kPanel * kPanel;
+      const int64_t width = plan.columns - panel < kPanel ? plan.columns - panel : int64_t{kPanel};
+      int32_t* out = panels + panel * Plan<Scheme>::kValueSteps + step * width + (c - panel);
+      if constexpr (Scheme::kWeights == Weights::kPlain) {
+        if (in_place) {
+          store(out, value_units_in_place<Dot>(raw, c));
+          continue;
         }
       }
-    } else {
-      // Rows follow each other without gaps, so the last vector of one is overwritten by the next.
-      encode_row<Scheme>(row, plan.depth, scales[t], units);
+      const float* at[kPack];
+      for (int64_t k = 0; k < kPack; ++k) at[k] = converted[k] + c;
+      store(out, value_units<Dot>(at));
     }
   }
 }

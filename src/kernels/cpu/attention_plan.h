@@ -33,7 +33,7 @@ template <class Scheme>
 struct Plan {
   int64_t depth;     ///< head_dim rounded up to 16: a row in fp32
   int64_t qk_steps;  ///< units of a query or key row
-  int64_t qk_slice;  ///< units of a row that QK takes at a time, so that a panel stays in L1
+  int64_t qk_slice;  ///< units of a row that QK takes at a time
   int64_t columns;   ///< channels of V, rounded up to whole vectors
   int64_t key_blocks;
   int64_t padded_keys;  ///< rounded up to whole key blocks
@@ -49,8 +49,8 @@ struct Plan {
     depth = round_up(p.head_dim, kFp4Group);
     constexpr int64_t kQuantum = Scheme::kWeights == Weights::kFp4 ? kFp4Group : Scheme::QK::kPack;
     qk_steps = round_up(p.head_dim, kQuantum) / Scheme::QK::kPack;
-    // 16 KiB of panel beside the block of logits; equal slices.
-    constexpr int64_t kSliceUnits = 16384 / (kPanel * 4);
+    // Slices of 64 KiB of panel: it stays in L2 beside the rows for any head dimension.
+    constexpr int64_t kSliceUnits = 65536 / (kPanel * 4);
     const int64_t slices = (qk_steps + kSliceUnits - 1) / kSliceUnits;
     qk_slice = (qk_steps + slices - 1) / slices;
     columns = round_up(p.head_dim, kLanes);
@@ -74,10 +74,14 @@ struct Plan {
   /// Smaller blocks where few heads and rows would leave threads idle. A scale of a block of rows
   /// may not depend on the number of threads.
   int64_t rows_at_a_time(const AttentionProblem& p, RowRange rows, int threads) const {
-    if (Scheme::kScales == Granularity::kBlock || threads == 1) return kRowBlock;
+    if constexpr (Scheme::kScales == Granularity::kBlock) return kRowBlock;
+    // Queries and output of a block take at most a quarter of a 1 MiB L2.
+    const int64_t row_bytes = (qk_steps + columns) * 4;
+    const int64_t most = row_bytes * kRowBlock > (int64_t{256} << 10) ? kRowBlock / 2 : kRowBlock;
+    if (threads == 1) return most;
     const int64_t heads = group_heads * (p.heads / p.kv_heads);
     const int64_t wanted = round_up(heads * rows.count / (2 * threads) + 1, kRows);
-    return wanted < kRowBlock ? wanted : kRowBlock;
+    return wanted < most ? wanted : most;
   }
 };
 
@@ -118,6 +122,7 @@ struct ThreadArea {
   float* lane_sum;   ///< [row_block][kLanes]
   float* bias;       ///< [kKeyBlock]
   float* rows;       ///< [kKeyBlock][depth]
+  int32_t* units;    ///< [kLanes][depth], rows as units while they are packed
   // Per row; arrays are padded to whole vectors.
   float* row_max;        ///< running maximum
   float* block_max;      ///< of this key block
@@ -139,6 +144,7 @@ struct ThreadArea {
     lane_sum = carver.take<float>(kRowBlock * kLanes);
     bias = carver.take<float>(Scheme::kKeyBlock);
     rows = carver.take<float>(Scheme::kKeyBlock * plan.depth);
+    units = carver.take<int32_t>(kLanes * plan.depth);
     row_max = carver.take<float>(kPaddedRows);
     block_max = carver.take<float>(kPaddedRows);
     reference = carver.take<float>(kPaddedRows);

@@ -48,7 +48,7 @@ struct SageScheme {
   using PV = DotInt8;
   static constexpr Weights kWeights = Weights::kByte;
   static constexpr ExpAccuracy kExp = ExpAccuracy::kByte;
-  static constexpr int kKeyBlock = 128;
+  static constexpr int kKeyBlock = 192;
   static constexpr Granularity kScales = Granularity::kGroup;
   static constexpr Granularity kValueBlockScale = Granularity::kNone;
   static constexpr bool kSmoothKeys = smooth;
@@ -98,6 +98,16 @@ template <class Scheme>
 inline constexpr bool kScaledProducts =
     Scheme::kWeights == Weights::kByte || Scheme::kValueBlockScale == Granularity::kBlock;
 
+/// Tokens that share a scale.
+template <class Scheme>
+inline constexpr int kKeysPerScale = Scheme::kScales == Granularity::kToken   ? 1
+                                     : Scheme::kScales == Granularity::kGroup ? kKeyGroup
+                                                                              : Scheme::kKeyBlock;
+template <class Scheme>
+inline constexpr int kQueriesPerScale = Scheme::kScales == Granularity::kToken   ? 1
+                                        : Scheme::kScales == Granularity::kGroup ? kQueryGroup
+                                                                                 : kRowBlock;
+
 /// log2 of what a weight of 1 is stored as, and that number.
 template <Weights weights>
 inline constexpr float kWeightLog2 = weights == Weights::kE4M3   ? 8.807354922f
@@ -114,8 +124,8 @@ inline constexpr float kWeightMax = weights == Weights::kE4M3   ? kMaxE4M3
 CACHEDIT_INLINE void store_elements(float* p, F32 v) { store(p, v); }
 CACHEDIT_INLINE void store_elements(uint16_t* p, F32 v) { store_bf16(p, v); }
 
-/// The low byte (or 16 bits) of each lane; values are 0..255.
-CACHEDIT_INLINE void store_bytes(uint8_t* p, I32 v) {
+/// The low byte or 16 bits of each lane.
+CACHEDIT_INLINE void store_low(uint8_t* p, I32 v) {
 #if defined(__AVX512F__)
   const __m128i packed = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
@@ -125,7 +135,8 @@ CACHEDIT_INLINE void store_bytes(uint8_t* p, I32 v) {
   __builtin_memcpy(p, &packed, sizeof(packed));
 #endif
 }
-CACHEDIT_INLINE void store_bytes(int16_t* p, I32 v) {
+CACHEDIT_INLINE void store_low(int8_t* p, I32 v) { store_low(reinterpret_cast<uint8_t*>(p), v); }
+CACHEDIT_INLINE void store_low(int16_t* p, I32 v) {
   *reinterpret_cast<U16u*>(p) = __builtin_convertvector(v, U16);
 }
 
