@@ -102,7 +102,9 @@ inline void mask_rows(const AttentionProblem& p, const RowBlock& rows, int64_t k
     const F32 scale = splat(rows.natural ? thread.logit_scale[r] : 1.0f);
     F32 largest = splat(-kInfinity);
     for (int64_t i = 0; i < padded_keys; i += kLanes) {
-      const F32 s = fma(load(logits + i), scale, load(thread.bias + i));
+      const F32 bias = load(thread.bias + i);
+      // Selected, not added: NaN in a key that the row does not see stays out of it.
+      const F32 s = select(bias == -kInfinity, bias, fma(load(logits + i), scale, bias));
       store(logits + i, s);
       largest = max(largest, s);
     }

@@ -27,6 +27,17 @@ CACHEDIT_INLINE float mask_element(const AttentionMask& mask, int64_t index) {
   return 0.0f;
 }
 
+/// Whether any row of the key head sees the key, as far as a mask that all its rows share tells.
+/// Keys that none sees must not shift the means and scales of quantized schemes.
+CACHEDIT_INLINE bool takes_part(const AttentionProblem& p, int64_t batch, int64_t kv_head,
+                                int64_t key) {
+  const AttentionMask& mask = p.mask;
+  if (mask.type == MaskType::kNone || mask.stride_query != 0) return true;
+  if (mask.stride_head != 0 && p.heads != p.kv_heads) return true;
+  return mask_element(mask, batch * mask.stride_batch + kv_head * mask.stride_head +
+                                key * mask.stride_key) != -kInfinity;
+}
+
 /// kLanes elements from `index` with stride 1.
 CACHEDIT_INLINE F32 mask_vector(const AttentionMask& mask, int64_t index) {
   switch (mask.type) {

@@ -2,6 +2,7 @@
 // once per call. Rows that already have the product's element type are read where they lie.
 #pragma once
 
+#include "kernels/cpu/attention_mask.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/quantize.h"
 #include "kernels/cpu/transpose.h"
@@ -74,6 +75,10 @@ inline void load_keys(const AttentionProblem& p, const Plan<Scheme>& plan, int64
   const int64_t first = block * Scheme::kKeyBlock;
   for (int64_t t = 0; t < keys_of_block<Scheme>(p, block); ++t) {
     float* row = rows + t * plan.depth;
+    if (kQuantized<Scheme> && !takes_part(p, batch, head, first + t)) {
+      clear_row(row, plan.depth);
+      continue;
+    }
     load_padded_row(p, p.key, row_of(p.key, p.type, batch, head, first + t), plan.depth, row);
     if constexpr (Scheme::kSmoothKeys) {
       for (int64_t i = 0; i < plan.depth; i += kLanes) {
@@ -133,7 +138,9 @@ inline void load_values(const AttentionProblem& p, const Plan<Scheme>& plan, int
   const int64_t count = keys_of_block<Scheme>(p, block);
   for (int64_t t = 0; t < padded; ++t) {
     float* row = rows + t * plan.depth;
-    if (t >= count) {
+    const bool used = t < count && (!kQuantized<Scheme> ||
+                                    takes_part(p, batch, head, block * Scheme::kKeyBlock + t));
+    if (!used) {
       clear_row(row, plan.depth);
       continue;
     }

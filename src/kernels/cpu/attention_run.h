@@ -56,7 +56,7 @@ class AttentionRun {
         for_each_item(parallel, heads * plan_.chunks, [&](int64_t i, int) {
           collect(first + i / plan_.chunks, i / plan_.chunks, i % plan_.chunks);
         });
-        for (int64_t h = 0; h < heads; ++h) combine(h);
+        for (int64_t h = 0; h < heads; ++h) combine(first + h, h);
       }
       for_each_item(parallel, heads * plan_.key_blocks, [&](int64_t i, int thread) {
         pack(first + i / plan_.key_blocks, i / plan_.key_blocks, i % plan_.key_blocks, thread);
@@ -99,6 +99,7 @@ class AttentionRun {
         p_.keys - begin < Plan<Scheme>::kChunk ? p_.keys : begin + Plan<Scheme>::kChunk;
     alignas(64) float row[kMaxDepth];
     for (int64_t t = begin; t < end; ++t) {
+      if (!takes_part(p_, head / p_.kv_heads, head % p_.kv_heads, t)) continue;
       load_row(row_of(p_.key, p_.type, head / p_.kv_heads, head % p_.kv_heads, t), p_.type,
                p_.head_dim, row);
       for (int64_t i = 0; i < plan_.columns; i += kLanes)
@@ -116,9 +117,13 @@ class AttentionRun {
 
   /// Means and channel scales of a head from its chunks. The scale of a channel that holds NaN or
   /// infinity is NaN, so that its outputs are.
-  void combine(int64_t slot) const {
+  void combine(int64_t head, int64_t slot) const {
     const HeadArea<Scheme> area = head_area(slot);
-    const F32 inverse = splat(1.0f / static_cast<float>(p_.keys));
+    int64_t keys = 0;
+    for (int64_t t = 0; t < p_.keys; ++t) {
+      keys += takes_part(p_, head / p_.kv_heads, head % p_.kv_heads, t) ? 1 : 0;
+    }
+    const F32 inverse = splat(keys == 0 ? 0.0f : 1.0f / static_cast<float>(keys));
     for (int64_t i = 0; i < plan_.depth; i += kLanes) {
       F32 k_sum{}, v_sum{}, v_min = splat(kInfinity), v_max = splat(-kInfinity);
       for (int64_t chunk = 0; chunk < plan_.chunks; ++chunk) {
@@ -197,7 +202,8 @@ class AttentionRun {
       constexpr float kLn2 = 0.693147181f;
       float lse = -kInfinity;
       if (!empty) {
-        lse = scratch.row_max[r] * scratch.exponent[r] * kLn2 + __builtin_logf(sum / kStored);
+        // The factors first: a row of the most negative finite masks would overflow otherwise.
+        lse = scratch.row_max[r] * (scratch.exponent[r] * kLn2) + __builtin_logf(sum / kStored);
         if constexpr (Scheme::kSmoothKeys) lse += scratch.mean_logit[r];
       }
       p_.lse[(rows.batch * p_.heads + rows.head) * p_.queries + query] = lse;

@@ -24,7 +24,8 @@ CACHEDIT_INLINE F32 round_e4m3_magnitude(F32 v) {
 CACHEDIT_INLINE F32 round_e4m3(F32 v) {
   const I32 sign = bits(v) & static_cast<int32_t>(0x80000000);
   const F32 magnitude = min(splat(kMaxE4M3), abs(v));  // keeps NaN: it is the second operand
-  return from_bits(bits(round_e4m3_magnitude(magnitude)) | sign);
+  const F32 rounded = from_bits(bits(round_e4m3_magnitude(magnitude)) | sign);
+  return select(v != v, v, rounded);  // rounding the bits of a NaN may give another number
 }
 
 /// Nearest e2m1 number, ties to even, saturating at 6.
