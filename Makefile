@@ -6,16 +6,18 @@ PREFIX ?= $(CURDIR)/build/install
 
 BUILD := build/$(PRESET)
 PYTHON := $(CURDIR)/.venv/bin/python
+# More options of `cachedit bench attention`: make bench-attention BENCH_FLAGS='--case flux_1024'
+BENCH_FLAGS ?=
 DEMO_FLAGS := --steps 20 --seed 1 --width 128 --height 128
 SOURCES = $(shell find src include apps examples tests bench -name '*.h' -o -name '*.cc')
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-python bench fuzz format format-check layers tidy \
-        install clean distclean
+.PHONY: help setup build demo test test-cpp test-python bench bench-attention fuzz format \
+        format-check layers tidy install clean distclean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what a build needs: Debian packages, and LibTorch in .venv
 	@tools/setup.sh build
@@ -44,6 +46,10 @@ test-python: build ## Run the Python tests, which compare with diffusers and tra
 bench: build ## Measure against diffusers; tables on stdout, JSON in build/bench/
 	@tools/setup.sh test
 	$(PYTHON) bench/run_all.py --build-dir $(BUILD)
+
+bench-attention: build ## Measure the attention backends; table on stdout, JSON in build/bench/
+	@mkdir -p build/bench
+	$(BUILD)/apps/cli/cachedit bench attention --json build/bench/attention.json $(BENCH_FLAGS)
 
 fuzz: ## Feed 200,000 damaged files to the readers under sanitizers
 	$(MAKE) build/fuzz/build.ninja PRESET=fuzz

@@ -9,5 +9,7 @@ namespace cachedit::cli {
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_backends(CLI::App& app);
+void add_bench(CLI::App& app);
 
 }  // namespace cachedit::cli

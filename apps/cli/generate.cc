@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <memory>
 
+#include "cachedit/attention.h"
+#include "cachedit/enable_cache.h"
 #include "cachedit/error.h"
 #include "cachedit/files.h"
 #include "cachedit/log.h"
@@ -65,7 +67,11 @@ class GenerateRun {
     check_image_settings(all);
     const Clock::time_point start = Clock::now();
     if (options_.threads) set_num_threads(*options_.threads);
+    for (const std::string& library : options_.op_libraries) attention::load_op_library(library);
     pipeline_ = load_pipeline(model_, {.dtype = options_.dtype, .device = options_.device});
+    if (!options_.attention_backend.empty()) {
+      set_attn_backend(*pipeline_, options_.attention_backend);
+    }
     report_.load_seconds = seconds_since(start);
     stop_if_interrupted();
     for (const ImageSettings& s : all) total_ += outputs_of(s);
@@ -134,6 +140,7 @@ class GenerateRun {
   }
 
   void record(const ImageSettings& settings, const GenerateResult& result) {
+    report_.attention_backends.insert(result.attention_backend);
     report_.seconds.text += result.seconds.text;
     report_.seconds.denoise += result.seconds.denoise;
     report_.seconds.decode += result.seconds.decode;

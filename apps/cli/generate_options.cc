@@ -4,23 +4,11 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "cachedit/attention.h"
 #include "cachedit/error.h"
 
 namespace cachedit::cli {
 namespace {
-
-/// CLI11 alone would read 010 as octal and replace what does not fit by the largest number.
-CLI::Validator whole_number() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        int64_t value = 0;
-        const char* end = text.data() + text.size();
-        const auto [stop, error] = std::from_chars(text.data(), end, value);
-        const bool good = error == std::errc() && stop == end && text == std::to_string(value);
-        return good ? "" : "must be a whole number below 2^63: got '" + text + "'";
-      },
-      "", "whole number");
-}
 
 void add_image_options(CLI::App& command, ImageSettings& s) {
   command.add_option("--prompt", s.prompt, "What to draw");
@@ -82,6 +70,18 @@ void check_distinct_paths(const GenerateOptions& o) {
 
 }  // namespace
 
+CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        int64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, value);
+        const bool good = error == std::errc() && stop == end && text == std::to_string(value);
+        return good ? "" : "must be a whole number below 2^63: got '" + text + "'";
+      },
+      "", "whole number");
+}
+
 CLI::Validator not_empty() {
   return CLI::Validator(
       [](std::string& text) -> std::string { return text.empty() ? "must not be empty" : ""; }, "",
@@ -101,7 +101,13 @@ void add_generate_options(CLI::App& command, GenerateOptions& o) {
       ->check(not_empty());
   command.add_option("--dtype", o.dtype, "auto, fp32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
-  command.add_option("--device", o.device, "auto, cpu, cuda or cuda:N");
+  command.add_option("--device", o.device, "auto, cpu, cuda, cuda:N, npu or npu:N");
+  command
+      .add_option("--attn,--attention-backend", o.attention_backend,
+                  "Attention backend of the transformer, or auto; `cachedit backends` lists them "
+                  "(default: CACHE_DIT_ATTN_BACKEND, else native)")
+      ->check(not_empty());
+  add_op_library_option(command, o.op_libraries);
   command.add_option("--threads", o.threads, "CPU threads (default: one per core)")
       ->check(whole_number());
   command
@@ -123,6 +129,16 @@ void add_generate_options(CLI::App& command, GenerateOptions& o) {
   command.add_flag("--quiet", o.quiet, "No progress and no summary on stderr");
 }
 
+void add_op_library_option(CLI::App& command, std::vector<std::string>& paths) {
+  command
+      .add_option(
+          "--op-library", paths,
+          "Shared library that registers operators, loaded first; may be given several times")
+      ->check(not_empty())
+      ->expected(1)
+      ->take_all();
+}
+
 void check_generate_options(const GenerateOptions& o) {
   if (!o.has_prompt && o.prompt_file.empty()) {
     throw InputError("[generate] --prompt is missing; give it, or --prompt-file");
@@ -135,6 +151,7 @@ void check_generate_options(const GenerateOptions& o) {
         "[generate] --output-type latent writes safetensors: leave out --format and "
         "--contact-sheet");
   }
+  if (!o.attention_backend.empty()) attention::check_backend_name(o.attention_backend);
   check_distinct_paths(o);
 }
 

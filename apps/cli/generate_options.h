@@ -33,6 +33,8 @@ struct GenerateOptions {
   std::string prompt_file;
   std::string dtype = "auto";
   std::string device = "auto";
+  std::string attention_backend;  ///< empty: CACHE_DIT_ATTN_BACKEND, else native
+  std::vector<std::string> op_libraries;
   std::optional<int64_t> threads;
   std::string save_path;
   std::string format;  ///< empty: by save_path's extension, else png
@@ -46,6 +48,12 @@ struct GenerateOptions {
 
 /// For options that name a file or a folder: an unset shell variable must not choose the default.
 CLI::Validator not_empty();
+
+/// CLI11 alone would read 010 as octal and replace what does not fit by the largest number.
+CLI::Validator whole_number();
+
+/// --op-library, once or several times.
+void add_op_library_option(CLI::App& command, std::vector<std::string>& paths);
 
 /// Registers every option on `command`.
 void add_generate_options(CLI::App& command, GenerateOptions& options);

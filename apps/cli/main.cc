@@ -74,5 +74,7 @@ int main(int argc, char** argv) {
   cachedit::cli::add_generate(app);
   cachedit::cli::add_inspect(app);
   cachedit::cli::add_compare(app);
+  cachedit::cli::add_backends(app);
+  cachedit::cli::add_bench(app);
   return parse_and_run(app, argc, argv);
 }

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <sstream>
 
+#include "cachedit/enable_cache.h"
+
 namespace cachedit::cli {
 namespace {
 
@@ -33,6 +35,15 @@ std::string model_name(const std::string& model) {
   return nlohmann::json::parse(nlohmann::json(path.filename().string())
                                    .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
       .get<std::string>();
+}
+
+/// "flash", or, where the calls differ, "flash; ffpa, flash".
+std::string attention_that_ran(const RunReport& report) {
+  std::string names;
+  for (const std::string& call : report.attention_backends) {
+    names += (names.empty() ? "" : "; ") + call;
+  }
+  return names;
 }
 
 nlohmann::ordered_json or_null(const std::string& text) {
@@ -83,6 +94,8 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
                                      {"pipeline", pipeline.class_name()},
                                      {"dtype", pipeline.dtype()},
                                      {"device", pipeline.device()},
+                                     {"attention_backend", attn_backend(pipeline)},
+                                     {"op_libraries", options.op_libraries},
                                      {"threads", at::get_num_threads()},
                                      {"prompt_file", or_null(options.prompt_file)},
                                      {"save_path", or_null(options.save_path)},
@@ -103,6 +116,7 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
   }
   return {{"version", CACHEDIT_VERSION},
           {"settings", settings},
+          {"attention_backend", attention_that_ran(report)},
           {"seconds",
            {{"load", report.load_seconds},
             {"text", report.seconds.text},
@@ -121,9 +135,9 @@ std::string to_text(const nlohmann::ordered_json& json) {
 void print_summary(const RunReport& r) {
   std::fprintf(stderr,
                "%zu output(s) in %.2f s: load %.2f, text %.2f, denoise %.2f (%zu steps), decode "
-               "%.2f; peak memory %.0f MiB\n",
+               "%.2f; attention %s; peak memory %.0f MiB\n",
                r.outputs.size(), r.total_seconds, r.load_seconds, r.seconds.text, r.seconds.denoise,
-               r.step_seconds.size(), r.seconds.decode,
+               r.step_seconds.size(), r.seconds.decode, attention_that_ran(r).c_str(),
                static_cast<double>(peak_memory_bytes()) / (1 << 20));
 }
 

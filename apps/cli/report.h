@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct RunReport {
   double total_seconds = 0;
   std::vector<double> step_seconds;
   std::vector<OutputRecord> outputs;
+  std::set<std::string> attention_backends;                           ///< what ran, of each call
   nlohmann::ordered_json settings = nlohmann::ordered_json::array();  ///< one object per prompt
 };
 

@@ -1,6 +1,9 @@
 // Everything a program that uses cachedit needs.
 #pragma once
 
+#include "cachedit/attention.h"
+#include "cachedit/benchmark.h"
+#include "cachedit/enable_cache.h"
 #include "cachedit/error.h"
 #include "cachedit/files.h"
 #include "cachedit/image.h"

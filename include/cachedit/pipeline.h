@@ -20,7 +20,8 @@ struct LoadOptions {
   /// "auto" (as stored; float16 becomes bfloat16 on a CPU, where float16 GEMM is slow), "fp32",
   /// "bf16" or "fp16".
   std::string dtype = "auto";
-  /// "auto" (CUDA where the linked LibTorch has it, else the CPU), "cpu", "cuda" or "cuda:N".
+  /// "auto" (CUDA where the linked LibTorch has it, else the CPU), "cpu", "cuda", "cuda:N", "npu"
+  /// or "npu:N" (with torch_npu's library loaded).
   std::string device = "auto";
 };
 
@@ -101,9 +102,15 @@ struct GenerateResult {
   int64_t num_inference_steps = 0;  ///< steps that ran (image to image runs fewer)
   int64_t max_sequence_length = 0;
   bool embeds_guidance = false;  ///< whether the model read guidance_scale
+  /// The backend that computed the transformer's attention; for "auto" those that it took, in the
+  /// order of their names ("ffpa, flash").
+  std::string attention_backend;
   StageSeconds seconds;
   std::vector<double> step_seconds;
 };
+
+/// Who chose an attention backend; the first that did is obeyed.
+enum class AttentionSource { kExplicit, kConfig };
 
 /// A loaded checkpoint. generate() keeps no state between calls; one call at a time per object.
 class CACHEDIT_API Pipeline {
@@ -118,11 +125,16 @@ class CACHEDIT_API Pipeline {
   /// The transformer's dtype ("fp32", "bf16", "fp16") and device ("cpu", "cuda:0").
   virtual std::string dtype() const = 0;
   virtual std::string device() const = 0;
+
+  /// What enable_cache.h's functions do; use those.
+  virtual void choose_attention(const std::string& name, AttentionSource source) = 0;
+  virtual std::string attention_backend() const = 0;
 };
 
 /// Loads a folder in diffusers' layout, or a hub name ("org/name") that the local Hugging Face
 /// cache holds. Weights are memory-mapped and, on a CPU and in their stored dtype, not copied.
-/// Throws IoError, ConfigError, WeightError or UnsupportedError, naming the file and the item.
+/// Throws IoError, ConfigError, WeightError or UnsupportedError, naming the file and the item;
+/// ConfigError also for an unknown name in CACHE_DIT_ATTN_BACKEND.
 CACHEDIT_API std::unique_ptr<Pipeline> load_pipeline(const std::string& model,
                                                      const LoadOptions& options = {});
 

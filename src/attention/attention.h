@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string_view>
 
 namespace cachedit::attention {
 
@@ -13,29 +14,36 @@ struct Inputs {
   at::Tensor query;
   at::Tensor key;
   at::Tensor value;
-  /// Optional, broadcasts to [B, H, Nq, Nkv]: bool (true takes part) or additive float.
+  /// Optional, broadcasts to [B, H, Nq, Nkv]: bool (true takes part) or additive float. [Nkv] and
+  /// [B, Nkv] say which keys take part for all queries; contract.h has every rule.
   at::Tensor mask = {};
   bool is_causal = false;
   /// Default 1 / sqrt(D).
   std::optional<double> scale = std::nullopt;
+  /// Key and value may have fewer heads, whose number divides the query's: query head h reads key
+  /// head h / (H / Hkv).
+  bool enable_gqa = false;
+  /// Asks for Result::lse.
+  bool return_lse = false;
 };
 
 struct Result {
   at::Tensor out;  ///< [B, Nq, H, D], dtype of the query
-  at::Tensor lse;  ///< natural log, fp32, [B, H, Nq]; undefined where the object gives none
+  at::Tensor lse;  ///< natural log, fp32, [B, H, Nq]; defined exactly where return_lse asked for it
+  /// The backend that computed it; refers to a name in a registry, which outlives it.
+  std::string_view backend = {};
 };
 
 class Attention {
  public:
   virtual ~Attention() = default;
-  /// Throws InputError for shapes, dtypes or devices that do not fit together.
+  /// Rows that no key takes part in give zeros and lse = -inf. Throws InputError where the inputs
+  /// contradict each other or the contract, UnsupportedError where only this backend cannot.
   virtual Result operator()(const Inputs& inputs) const = 0;
 };
 
-/// ATen's scaled_dot_product_attention.
-class NativeAttention final : public Attention {
- public:
-  Result operator()(const Inputs& inputs) const override;
-};
+/// ATen's scaled_dot_product_attention on whichever device the inputs are: for the parts of a
+/// model whose attention is nobody's to choose (text encoders, VAE).
+const Attention& native_attention();
 
 }  // namespace cachedit::attention

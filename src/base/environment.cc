@@ -15,6 +15,10 @@ std::string value_of(const char* name) {
 Environment read_environment() {
   return {.log_level = value_of("CACHEDIT_LOG_LEVEL"),
           .default_model = value_of("CACHEDIT_DEFAULT_MODEL"),
+          .op_libraries = value_of("CACHEDIT_OP_LIBRARIES"),
+          .cpu_isa = value_of("CACHEDIT_CPU_ISA"),
+          .attention_backend = value_of("CACHE_DIT_ATTN_BACKEND"),
+          .attention_checks = value_of("CACHE_DIT_ATTN_CHECKS"),
           .hf_home = value_of("HF_HOME"),
           .hf_hub_cache = value_of("HF_HUB_CACHE"),
           .xdg_cache_home = value_of("XDG_CACHE_HOME"),

@@ -8,12 +8,16 @@ namespace cachedit {
 
 /// Empty strings stand for variables that are not set.
 struct Environment {
-  std::string log_level;       // CACHEDIT_LOG_LEVEL
-  std::string default_model;   // CACHEDIT_DEFAULT_MODEL: replaces the shipped model
-  std::string hf_home;         // HF_HOME
-  std::string hf_hub_cache;    // HF_HUB_CACHE
-  std::string xdg_cache_home;  // XDG_CACHE_HOME
-  std::string home;            // HOME
+  std::string log_level;          // CACHEDIT_LOG_LEVEL
+  std::string default_model;      // CACHEDIT_DEFAULT_MODEL: replaces the shipped model
+  std::string op_libraries;       // CACHEDIT_OP_LIBRARIES: files, separated by colons
+  std::string cpu_isa;            // CACHEDIT_CPU_ISA: instruction level of the CPU kernels
+  std::string attention_backend;  // CACHE_DIT_ATTN_BACKEND
+  std::string attention_checks;   // CACHE_DIT_ATTN_CHECKS
+  std::string hf_home;            // HF_HOME
+  std::string hf_hub_cache;       // HF_HUB_CACHE
+  std::string xdg_cache_home;     // XDG_CACHE_HOME
+  std::string home;               // HOME
 };
 
 /// The environment as it was at the first call.

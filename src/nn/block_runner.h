@@ -32,6 +32,8 @@ class Block {
 struct BlockList {
   std::string_view name;
   std::vector<const Block*> blocks;
+  /// Blocks may overwrite the tensors that they are handed; a runner then keeps copies.
+  bool writes_inputs = false;
 };
 
 /// Where in a run a forward pass stands.
@@ -44,14 +46,16 @@ struct StepInfo {
 class BlockRunner {
  public:
   virtual ~BlockRunner() = default;
-  virtual Streams run(const BlockList& list, Streams streams, const BlockContext& context,
-                      const StepInfo& step) = 0;
+  /// Runs lists that follow each other without anything in between, so that a runner may take them
+  /// as one.
+  virtual Streams run(const std::vector<BlockList>& lists, Streams streams,
+                      const BlockContext& context, const StepInfo& step) = 0;
 };
 
 /// Runs every block in order.
 class PlainBlockRunner final : public BlockRunner {
  public:
-  Streams run(const BlockList& list, Streams streams, const BlockContext& context,
+  Streams run(const std::vector<BlockList>& lists, Streams streams, const BlockContext& context,
               const StepInfo& step) override;
 };
 

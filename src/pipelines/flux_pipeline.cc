@@ -7,7 +7,9 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <memory>
 #include <random>
+#include <set>
 
 #include "base/fail.h"
 #include "base/stopwatch.h"
@@ -52,6 +54,7 @@ struct FluxPipeline::Run {
   int64_t first_step = 0;
   at::Tensor latents;
   at::Tensor guidance;
+  const attention::Attention& attention;
 };
 
 FluxPipeline::FluxPipeline(FluxParts parts) : parts_(std::move(parts)) {
@@ -138,7 +141,7 @@ at::Tensor FluxPipeline::predict(const FluxPlan& plan, const GenerateRequest& re
       1000;
   const auto forward = [&](const models::FluxConditioning& conditioning, int64_t branch) {
     return parts_.transformer.forward(
-        latents, timestep, run.guidance, conditioning, runner, *parts_.attention,
+        latents, timestep, run.guidance, conditioning, runner, run.attention,
         {.step = index - run.first_step,
          .num_steps = static_cast<int64_t>(run.schedule.timesteps.size()) - run.first_step,
          .branch = branch});
@@ -203,7 +206,10 @@ GenerateResult FluxPipeline::run(const GenerateRequest& request) const {
 
   const Stopwatch total;
   Stopwatch stage;
-  Run run;
+  const std::unique_ptr<attention::Attention> backend = parts_.attention.make();
+  std::set<std::string> backends;
+  const RecordingAttention attention(*backend, backends);
+  Run run{.attention = attention};
   run.schedule = parts_.scheduler.make_schedule(
       {.sigmas = plan.sigmas, .mu = parts_.scheduler.mu_for(plan.grid_height * plan.grid_width)});
   run.first_step = first_step_of(request, plan.num_inference_steps);
@@ -222,6 +228,7 @@ GenerateResult FluxPipeline::run(const GenerateRequest& request) const {
                             at::TensorOptions().dtype(at::kFloat).device(parts_.device));
   }
   const at::Tensor latents = denoise(request, plan, std::move(run), result);
+  result.attention_backend = join_names(backends);
   result.seconds.denoise = stage.restart();
   if (request.output_type == OutputType::kLatent) {
     result.latents = latents;

@@ -1,12 +1,12 @@
 // FLUX.1 text to image and image to image, as diffusers' FluxPipeline and FluxImg2ImgPipeline.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "cachedit/pipeline.h"
 #include "models/flux/flux_transformer.h"
 #include "models/vae/autoencoder_kl.h"
+#include "pipelines/attention_choice.h"
 #include "pipelines/flux_request.h"
 #include "pipelines/prompt_encoder.h"
 #include "pipelines/schedulers/flow_match_euler.h"
@@ -19,7 +19,7 @@ struct FluxParts {
   models::FluxTransformer transformer;
   models::AutoencoderKl vae;
   FlowMatchEulerScheduler scheduler;
-  std::unique_ptr<attention::Attention> attention;
+  AttentionChoice attention;
   at::Device device;
 };
 
@@ -32,6 +32,10 @@ class FluxPipeline final : public Pipeline {
   std::string class_name() const override { return "FluxPipeline"; }
   std::string dtype() const override;
   std::string device() const override { return parts_.device.str(); }
+  void choose_attention(const std::string& name, AttentionSource source) override {
+    parts_.attention.choose(name, source);
+  }
+  std::string attention_backend() const override { return parts_.attention.name(); }
 
  private:
   struct Run;

@@ -1,5 +1,6 @@
 #include <c10/core/InferenceMode.h>
 
+#include "base/environment.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "cachedit/pipeline.h"
@@ -53,6 +54,7 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
   const auto t5_store = io::WeightStore::open(text_encoder_2);
 
   const at::Device device = parse_device(options.device);
+  AttentionChoice attention(device, environment().attention_backend);
   const nn::WeightOptions weights = {
       .dtype = parse_dtype(options.dtype, transformer_store.floating_dtype(), device),
       .device = device};
@@ -64,7 +66,7 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
       .transformer = models::FluxTransformer(flux_config, transformer_store, weights),
       .vae = models::AutoencoderKl(vae_config, vae_store, weights),
       .scheduler = FlowMatchEulerScheduler(scheduler_config),
-      .attention = std::make_unique<attention::NativeAttention>(),
+      .attention = std::move(attention),
       .device = device});
 }
 

@@ -52,8 +52,10 @@ PromptEmbeds PromptEncoder::encode(const std::vector<std::string>& prompts,
   const int64_t clip_length = clip_limit > kMaxSequenceLength ? kClipLength : clip_limit;
   const at::Tensor clip_ids = tokenize(*tokenizer_, prompts, clip_length, "CLIP");
   const at::Tensor t5_ids = tokenize(*tokenizer_2_, prompts_2, max_sequence_length, "T5");
-  const at::Tensor pooled = text_encoder_(clip_ids, attention_).pooler_output;
-  const at::Tensor tokens = text_encoder_2_(t5_ids, attention_).to(text_encoder_2_.dtype());
+  // Masks and biases of text encoders are no business of the transformer's attention backend.
+  const attention::Attention& attend = attention::native_attention();
+  const at::Tensor pooled = text_encoder_(clip_ids, attend).pooler_output;
+  const at::Tensor tokens = text_encoder_2_(t5_ids, attend).to(text_encoder_2_.dtype());
   return {.tokens = tokens.repeat_interleave(copies, 0),
           .pooled = pooled.to(text_encoder_.dtype()).repeat_interleave(copies, 0)};
 }

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "attention/attention.h"
 #include "models/text_encoders/clip_text_model.h"
 #include "models/text_encoders/t5_encoder_model.h"
 #include "text/tokenizer.h"
@@ -45,8 +44,6 @@ class PromptEncoder {
   models::ClipTextModel text_encoder_;
   models::T5EncoderModel text_encoder_2_;
   at::Device device_;
-  // Masks and biases of text encoders are no business of the transformer's attention backend.
-  attention::NativeAttention attention_;
 };
 
 }  // namespace cachedit::pipelines

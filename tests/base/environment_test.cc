@@ -31,6 +31,10 @@ class ScopedVariable {
 TEST(Environment, ReadsEveryVariableIntoItsOwnField) {
   const ScopedVariable level("CACHEDIT_LOG_LEVEL", "info");
   const ScopedVariable model("CACHEDIT_DEFAULT_MODEL", "/models/other");
+  const ScopedVariable libraries("CACHEDIT_OP_LIBRARIES", "/a.so:/b.so");
+  const ScopedVariable isa("CACHEDIT_CPU_ISA", "avx2");
+  const ScopedVariable backend("CACHE_DIT_ATTN_BACKEND", "flash");
+  const ScopedVariable checks("CACHE_DIT_ATTN_CHECKS", "1");
   const ScopedVariable hf_home("HF_HOME", "/hf");
   const ScopedVariable hub_cache("HF_HUB_CACHE", "/hub");
   const ScopedVariable xdg("XDG_CACHE_HOME", "/xdg");
@@ -38,6 +42,10 @@ TEST(Environment, ReadsEveryVariableIntoItsOwnField) {
   const Environment got = read_environment();
   EXPECT_EQ(got.log_level, "info");
   EXPECT_EQ(got.default_model, "/models/other");
+  EXPECT_EQ(got.op_libraries, "/a.so:/b.so");
+  EXPECT_EQ(got.cpu_isa, "avx2");
+  EXPECT_EQ(got.attention_backend, "flash");
+  EXPECT_EQ(got.attention_checks, "1");
   EXPECT_EQ(got.hf_home, "/hf");
   EXPECT_EQ(got.hf_hub_cache, "/hub");
   EXPECT_EQ(got.xdg_cache_home, "/xdg");

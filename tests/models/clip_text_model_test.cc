@@ -21,7 +21,7 @@ constexpr double kFp32 = 1e-5;
 /// Two roundings to 8 bits a layer, for two layers; the peer's own bf16 is 5e-3 from its fp32.
 constexpr double kBf16 = 1e-2;
 
-const attention::NativeAttention kAttention;
+const attention::Attention& kAttention = attention::native_attention();
 
 ClipTextModel load(const TinyCheckpoint& checkpoint) {
   return ClipTextModel(checkpoint.config<ClipTextConfig>(), checkpoint.store(), {});

@@ -36,7 +36,7 @@ at::Tensor run(const FluxTransformer& model, const io::SafetensorsFile& golden,
       model.prepare(input("encoder"), input("pooled"), kRows, kColumns);
   return model.forward(input("latents"), input("timestep"),
                        guided ? input("guidance") : at::Tensor(), conditioning, runner,
-                       attention::NativeAttention(), {});
+                       attention::native_attention(), {});
 }
 
 class FluxTransformerGolden : public ::testing::TestWithParam<const char*> {
@@ -73,9 +73,9 @@ TEST_P(FluxTransformerGolden, Bf16StaysCloseToDiffusersBf16) {
 TEST_P(FluxTransformerGolden, BlocksRunOnlyThroughTheRunner) {
   class SkippingRunner final : public nn::BlockRunner {
    public:
-    nn::Streams run(const nn::BlockList& list, nn::Streams streams, const nn::BlockContext&,
-                    const nn::StepInfo&) override {
-      seen += list.blocks.size();
+    nn::Streams run(const std::vector<nn::BlockList>& lists, nn::Streams streams,
+                    const nn::BlockContext&, const nn::StepInfo&) override {
+      for (const nn::BlockList& list : lists) seen += list.blocks.size();
       return streams;
     }
     size_t seen = 0;
@@ -98,7 +98,7 @@ TEST_P(FluxTransformerGolden, AttentionGoesThroughTheSeam) {
       return inner(in);
     }
     mutable int64_t calls = 0;
-    attention::NativeAttention inner;
+    const attention::Attention& inner = attention::native_attention();
   };
   const FluxTransformer model = load(transformer());
   nn::PlainBlockRunner runner;
@@ -156,7 +156,7 @@ TEST(FluxTransformer, RefusesInputsOfAnotherWidth) {
   nn::PlainBlockRunner runner;
   const auto conditioning = model.prepare(at::zeros({1, 5, 32}), at::zeros({1, 24}), 2, 2);
   EXPECT_THROW(model.forward(at::zeros({1, 4, 16}), at::zeros({1}), at::full({1}, 3.5),
-                             conditioning, runner, attention::NativeAttention(), {}),
+                             conditioning, runner, attention::native_attention(), {}),
                InputError)
       << "guidance for a model that embeds none";
 }

@@ -23,7 +23,7 @@ constexpr double kFp32 = 1e-5;
 constexpr double kBf16 = 1.4e-2;
 constexpr double kFp16 = 2e-3;
 
-const attention::NativeAttention kAttention;
+const attention::Attention& kAttention = attention::native_attention();
 
 T5EncoderModel load(const TinyCheckpoint& checkpoint, const nn::WeightOptions& options = {}) {
   return T5EncoderModel(checkpoint.config<T5EncoderConfig>(), checkpoint.store(), options);

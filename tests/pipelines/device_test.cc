@@ -10,7 +10,8 @@ namespace {
 
 TEST(Device, NamesAreChecked) {
   EXPECT_EQ(parse_device("cpu"), at::Device(at::kCPU));
-  for (const char* name : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:99999", "cpu:0"}) {
+  for (const char* name :
+       {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:99999", "cpu:0", "npu:", "npu:x", "npux"}) {
     EXPECT_THROW(parse_device(name), InputError) << name;
   }
 }
@@ -24,6 +25,11 @@ TEST(Device, CudaIsRefusedWhereThereIsNone) {
     EXPECT_THROW(parse_device("cuda"), UnsupportedError);
     EXPECT_THROW(parse_device("cuda:1"), UnsupportedError);
   }
+}
+
+TEST(Device, AnNpuNeedsTorchNpu) {
+  EXPECT_THROW(parse_device("npu"), UnsupportedError);
+  EXPECT_THROW(parse_device("npu:1"), UnsupportedError);
 }
 
 TEST(Dtype, AutoKeepsWhatIsStoredExceptSlowHalf) {

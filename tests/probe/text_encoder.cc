@@ -47,7 +47,7 @@ void run_clip(const std::filesystem::path& folder, const nn::WeightOptions& opti
   const models::ClipTextModel model(models::ClipTextConfig::parse(config),
                                     io::WeightStore::open(folder), options);
   for (const auto& [name, batch] : batches.items()) {
-    models::ClipTextOutput states = model(parse_ids(batch), attention::NativeAttention());
+    models::ClipTextOutput states = model(parse_ids(batch), attention::native_attention());
     out[name + ".last_hidden_state"] = std::move(states.last_hidden_state);
     out[name + ".pooler_output"] = std::move(states.pooler_output);
   }
@@ -59,7 +59,7 @@ void run_t5(const std::filesystem::path& folder, const nn::WeightOptions& option
   const models::T5EncoderModel model(models::T5EncoderConfig::parse(config),
                                      io::WeightStore::open(folder), options);
   for (const auto& [name, batch] : batches.items()) {
-    out[name + ".last_hidden_state"] = model(parse_ids(batch), attention::NativeAttention());
+    out[name + ".last_hidden_state"] = model(parse_ids(batch), attention::native_attention());
   }
 }
 

@@ -36,7 +36,7 @@ def probe_path():
 def cli_environment():
     """One thread, so that results repeat and tests may run side by side; no settings from outside."""
     clean = {key: value for key, value in os.environ.items()
-             if not key.startswith(("CACHEDIT_", "HF_", "XDG_"))}
+             if not key.startswith(("CACHEDIT_", "CACHE_DIT_", "HF_", "XDG_"))}
     return {**clean, "OMP_NUM_THREADS": "1"}
 
 

@@ -22,9 +22,11 @@ SMALL = ("--prompt", "red apple", "--steps", 3, "--width", 32, "--height", 32, "
 
 def test_the_report(generate, demo_model):
     report = generate.report(*SMALL, "--num-images-per-prompt", 2)
-    assert set(report) == {"version", "settings", "seconds", "step_seconds", "peak_memory_bytes", "outputs"}
+    assert set(report) == {"version", "settings", "attention_backend", "seconds", "step_seconds",
+                           "peak_memory_bytes", "outputs"}
     assert report["settings"] == {
         "model_path": str(demo_model), "pipeline": "FluxPipeline", "dtype": "bf16", "device": "cpu",
+        "attention_backend": "native", "op_libraries": [],
         "threads": 1, "prompt_file": None, "save_path": None, "format": "png", "contact_sheet": None,
         "output_type": "image", "vae_tiling": False, "vae_slicing": False, "quiet": False,
         "prompts": [{"prompt": "red apple", "height": 32, "width": 32, "num_inference_steps": 3, "seed": 7,
@@ -74,6 +76,8 @@ def other_model(demo_model, tmp_path_factory):
     ("--strength", 0.9, {"strength": 0.9}),
     ("--dtype", "fp32", {"dtype": "fp32"}),
     ("--device", "cpu", {}),
+    ("--attn", "flash", {"attention_backend": "flash"}),
+    ("--attention-backend", "auto", {"attention_backend": "auto"}),
     ("--threads", 2, {"threads": 2}),
     ("--save-path", "out", {"save_path": "out"}),
     ("--format", "webp", {"format": "webp"}),

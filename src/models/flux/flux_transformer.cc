@@ -113,9 +113,8 @@ at::Tensor FluxTransformer::forward(const at::Tensor& latents, const at::Tensor&
   context.attention = &attention;
 
   nn::Streams streams{.hidden = x_embedder_(latents), .encoder = conditioning.encoder};
-  streams = runner.run(list_of("transformer_blocks", transformer_blocks_), std::move(streams),
-                       context, step);
-  streams = runner.run(list_of("single_transformer_blocks", single_transformer_blocks_),
+  streams = runner.run({list_of("transformer_blocks", transformer_blocks_),
+                        list_of("single_transformer_blocks", single_transformer_blocks_)},
                        std::move(streams), context, step);
 
   const std::vector<at::Tensor> mod = norm_out_(context.conditioning);  // scale, shift

@@ -31,7 +31,7 @@ at::Tensor VaeAttention::operator()(const at::Tensor& x) const {
   const attention::Inputs qkv{.query = to_q_(tokens).unsqueeze(2),  // one head
                               .key = to_k_(tokens).unsqueeze(2),
                               .value = to_v_(tokens).unsqueeze(2)};
-  at::Tensor attended = to_out_(attention::NativeAttention()(qkv).out.flatten(2));
+  at::Tensor attended = to_out_(attention::native_attention()(qkv).out.flatten(2));
   return attended.unflatten(1, {x.size(2), x.size(3)}).permute({0, 3, 1, 2}).add_(x);
 }
 

@@ -1,0 +1,51 @@
+// Which attention backend a pipeline's transformer uses, and which one really ran.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "attention/attention.h"
+#include "cachedit/pipeline.h"
+
+namespace cachedit::pipelines {
+
+/// The names that were chosen, kept apart so that the order of the calls does not matter.
+class AttentionChoice {
+ public:
+  /// `fallback` is the environment's choice; empty: "native". Throws ConfigError naming the
+  /// variable for an unknown one.
+  AttentionChoice(at::Device device, const std::string& fallback);
+
+  /// Throws InputError for an unknown name, UnsupportedError for a backend that is not available.
+  void choose(const std::string& name, AttentionSource source);
+
+  /// The name that is obeyed.
+  const std::string& name() const;
+
+  /// An object for one run. Throws UnsupportedError where the backend is not available.
+  std::unique_ptr<attention::Attention> make() const;
+
+ private:
+  at::Device device_;
+  std::string explicit_;
+  std::string config_;
+  std::string fallback_;
+};
+
+/// Notes which backends computed something.
+class RecordingAttention final : public attention::Attention {
+ public:
+  RecordingAttention(const attention::Attention& inner, std::set<std::string>& seen)
+      : inner_(inner), seen_(seen) {}
+  attention::Result operator()(const attention::Inputs& inputs) const override;
+
+ private:
+  const attention::Attention& inner_;
+  std::set<std::string>& seen_;
+};
+
+/// "ffpa, flash"
+std::string join_names(const std::set<std::string>& names);
+
+}  // namespace cachedit::pipelines
