@@ -8,12 +8,14 @@ BUILD := build/$(PRESET)
 PYTHON := $(CURDIR)/.venv/bin/python
 # More options of `cachedit bench attention`: make bench-attention BENCH_FLAGS='--case flux_1024'
 BENCH_FLAGS ?=
-DEMO_FLAGS := --steps 20 --seed 1 --width 128 --height 128
+DEMO_FLAGS := --steps 28 --seed 1 --width 128 --height 128
+# How the cached half of the demo is drawn; see docs/caching.md.
+DEMO_CACHE ?= F1B0_W3_R0.35_T1O1
 SOURCES = $(shell find src include apps examples tests bench -name '*.h' -o -name '*.cc')
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-python bench bench-attention fuzz format \
+.PHONY: help setup build demo test test-cpp test-python bench bench-attention bench-cache fuzz format \
         format-check layers tidy install clean distclean
 
 help: ## List the targets
@@ -30,9 +32,9 @@ $(BUILD)/build.ninja: | setup
 build: setup $(BUILD)/build.ninja ## Build the library, the command line, the examples and the tests
 	cmake --build $(BUILD) --parallel $(JOBS)
 
-demo: build ## Draw 8 pictures and a contact sheet with the shipped model into demo/
+demo: build ## Draw 8 pictures without and with block caching into demo/, and compare them
 	$(BUILD)/apps/cli/cachedit generate --prompt-file examples/demo_prompts.txt --save-path demo/ \
-	  --contact-sheet demo/contact_sheet.png $(DEMO_FLAGS)
+	  --contact-sheet demo/contact_sheet.png --cache $(DEMO_CACHE) --compare-cache $(DEMO_FLAGS)
 
 test: test-cpp test-python ## Run every test (C++ suites, then Python parity tests)
 
@@ -50,6 +52,10 @@ bench: build ## Measure against diffusers; tables on stdout, JSON in build/bench
 bench-attention: build ## Measure the attention backends; table on stdout, JSON in build/bench/
 	@mkdir -p build/bench
 	$(BUILD)/apps/cli/cachedit bench attention --json build/bench/attention.json $(BENCH_FLAGS)
+
+bench-cache: build ## Measure block caching against cache-dit; tables on stdout, JSON in build/bench/
+	@tools/setup.sh test
+	$(PYTHON) bench/cache.py --build-dir $(BUILD)
 
 fuzz: ## Feed 200,000 damaged files to the readers under sanitizers
 	$(MAKE) build/fuzz/build.ninja PRESET=fuzz

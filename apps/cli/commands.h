@@ -11,5 +11,6 @@ void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_backends(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_tune(CLI::App& app);
 
 }  // namespace cachedit::cli

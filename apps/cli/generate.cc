@@ -58,6 +58,7 @@ class GenerateRun {
     }
     if (!options.contact_sheet.empty()) sheet_format();
     report_.format = names_.extension();
+    report_.cache_options = options.cache.make();
   }
 
   void run() {
@@ -72,6 +73,7 @@ class GenerateRun {
     if (!options_.attention_backend.empty()) {
       set_attn_backend(*pipeline_, options_.attention_backend);
     }
+    if (report_.cache_options) enable_caching();
     report_.load_seconds = seconds_since(start);
     stop_if_interrupted();
     for (const ImageSettings& s : all) total_ += outputs_of(s);
@@ -82,6 +84,9 @@ class GenerateRun {
       make_pictures(all[i], label);
     }
     if (!options_.contact_sheet.empty()) write_sheet();
+    if (report_.pairs.size() > 1) {
+      std::printf("all: %s\n", pair_text(total_of(report_.pairs)).c_str());
+    }
     report_.total_seconds = seconds_since(start);
     if (!options_.json.empty()) {
       write_file(options_.json, to_text(report_json(options_, model_, *pipeline_, report_)));
@@ -95,16 +100,45 @@ class GenerateRun {
     return names_.extension() == "safetensors" ? 1 : settings.num_images_per_prompt.value_or(1);
   }
 
+  /// Values out of range are the caller's fault, unless a file holds them.
+  void enable_caching() {
+    try {
+      enable_cache(*pipeline_, *report_.cache_options);
+    } catch (const ConfigError& error) {
+      if (options_.cache.reads_file()) throw;
+      throw InputError(error.what());
+    }
+  }
+
+  GenerateResult draw(GenerateRequest request, const std::string& label) const {
+    Progress progress(options_.quiet, label);
+    request.on_step = [&](const StepProgress& step) {
+      progress.update(step);
+      return !interrupted();
+    };
+    return pipeline_->generate(request);
+  }
+
+  /// Without caching, before the picture with it.
+  GenerateResult draw_plain(const GenerateRequest& request, const std::string& label) {
+    disable_cache(*pipeline_);
+    GenerateResult plain = draw(request, label + (label.empty() ? "plain" : " plain"));
+    enable_cache(*pipeline_, *report_.cache_options);
+    return plain;
+  }
+
   void make_pictures(const ImageSettings& settings, const std::string& label) {
     GenerateRequest request = make_request(settings, options_);
+    std::vector<Image> plain;
     GenerateResult result;
-    {
-      Progress progress(options_.quiet, label);
-      request.on_step = [&](const StepProgress& step) {
-        progress.update(step);
-        return !interrupted();
-      };
-      result = pipeline_->generate(request);
+    if (options_.cache.compare()) {
+      GenerateResult without = draw_plain(request, label);
+      request.seed = without.seed;
+      result = draw(request, label);
+      report_.pairs.push_back(compare_pair(without, result));
+      plain = std::move(without.images);
+    } else {
+      result = draw(request, label);
     }
     record(settings, result);
     if (result.latents.defined()) {
@@ -120,8 +154,11 @@ class GenerateRun {
           path, image,
           {.format = parse_image_format(names_.extension()), .text = {{"parameters", text}}});
       announce(path, settings, result);
-      if (!options_.contact_sheet.empty()) sheet_.push_back(image);
+      if (options_.contact_sheet.empty()) continue;
+      if (!plain.empty()) sheet_.push_back(plain[static_cast<size_t>(copy)]);
+      sheet_.push_back(image);
     }
+    if (options_.cache.compare()) std::printf("  %s\n", pair_text(report_.pairs.back()).c_str());
   }
 
   void write_latents(const ImageSettings& settings, const GenerateResult& result) {
@@ -141,6 +178,10 @@ class GenerateRun {
 
   void record(const ImageSettings& settings, const GenerateResult& result) {
     report_.attention_backends.insert(result.attention_backend);
+    for (auto& context : cache_stats_json(result, calls_++)) report_.cache.push_back(context);
+    if (options_.cache.summary()) {
+      std::fprintf(stderr, "%s%s\n", summary(result).c_str(), brief_summary(result).c_str());
+    }
     report_.seconds.text += result.seconds.text;
     report_.seconds.denoise += result.seconds.denoise;
     report_.seconds.decode += result.seconds.decode;
@@ -179,6 +220,7 @@ class GenerateRun {
   std::vector<Image> sheet_;
   int64_t next_ = 0;
   int64_t total_ = 0;
+  int64_t calls_ = 0;
 };
 
 }  // namespace

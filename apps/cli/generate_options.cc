@@ -107,6 +107,7 @@ void add_generate_options(CLI::App& command, GenerateOptions& o) {
                   "Attention backend of the transformer, or auto; `cachedit backends` lists them "
                   "(default: CACHE_DIT_ATTN_BACKEND, else native)")
       ->check(not_empty());
+  o.cache.add_to(command);
   add_op_library_option(command, o.op_libraries);
   command.add_option("--threads", o.threads, "CPU threads (default: one per core)")
       ->check(whole_number());
@@ -150,6 +151,10 @@ void check_generate_options(const GenerateOptions& o) {
     throw InputError(
         "[generate] --output-type latent writes safetensors: leave out --format and "
         "--contact-sheet");
+  }
+  if (o.output_type == "latent" && o.cache.compare()) {
+    throw InputError(
+        "[generate] --compare-cache compares pictures: leave out --output-type latent");
   }
   if (!o.attention_backend.empty()) attention::check_backend_name(o.attention_backend);
   check_distinct_paths(o);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cache_options.h"
+
 namespace cachedit::cli {
 
 /// Settings of one picture (or batch); a prompt file may override them line by line.
@@ -34,6 +36,7 @@ struct GenerateOptions {
   std::string dtype = "auto";
   std::string device = "auto";
   std::string attention_backend;  ///< empty: CACHE_DIT_ATTN_BACKEND, else native
+  CacheOptions cache;
   std::vector<std::string> op_libraries;
   std::optional<int64_t> threads;
   std::string save_path;

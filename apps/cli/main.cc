@@ -76,5 +76,6 @@ int main(int argc, char** argv) {
   cachedit::cli::add_compare(app);
   cachedit::cli::add_backends(app);
   cachedit::cli::add_bench(app);
+  cachedit::cli::add_tune(app);
   return parse_and_run(app, argc, argv);
 }

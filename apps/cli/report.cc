@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <sys/resource.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -64,6 +65,7 @@ std::string parameters_text(const ImageSettings& s, const GenerateResult& result
   }
   text << ", Seed: " << result.seed << ", Size: " << result.width << "x" << result.height;
   if (s.image_path) text << ", Denoising strength: " << s.strength.value_or(0.6);
+  if (!result.cache.empty()) text << ", Cache: " << brief_summary(result);
   text << ", Model: " << model_name(model) << ", Version: cachedit " CACHEDIT_VERSION;
   return text.str();
 }
@@ -95,6 +97,7 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
                                      {"dtype", pipeline.dtype()},
                                      {"device", pipeline.device()},
                                      {"attention_backend", attn_backend(pipeline)},
+                                     {"cache", cache_settings_json(report.cache_options)},
                                      {"op_libraries", options.op_libraries},
                                      {"threads", at::get_num_threads()},
                                      {"prompt_file", or_null(options.prompt_file)},
@@ -114,6 +117,13 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
                        {"width", o.width},
                        {"height", o.height}});
   }
+  nlohmann::ordered_json pairs = nlohmann::ordered_json::array();
+  for (const CachePair& p : report.pairs) {
+    nlohmann::ordered_json psnr = p.psnr;
+    if (std::isinf(p.psnr)) psnr = nullptr;  // equal; JSON has no infinity
+    pairs.push_back(
+        {{"plain_seconds", p.plain_seconds}, {"cached_seconds", p.cached_seconds}, {"psnr", psnr}});
+  }
   return {{"version", CACHEDIT_VERSION},
           {"settings", settings},
           {"attention_backend", attention_that_ran(report)},
@@ -124,6 +134,8 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
             {"decode", report.seconds.decode},
             {"total", report.total_seconds}}},
           {"step_seconds", report.step_seconds},
+          {"cache", report.cache},
+          {"cache_comparison", pairs},
           {"peak_memory_bytes", peak_memory_bytes()},
           {"outputs", outputs}};
 }

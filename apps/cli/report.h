@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cache_report.h"
 #include "cachedit/pipeline.h"
 #include "generate_options.h"
 
@@ -27,7 +28,10 @@ struct RunReport {
   double total_seconds = 0;
   std::vector<double> step_seconds;
   std::vector<OutputRecord> outputs;
-  std::set<std::string> attention_backends;                           ///< what ran, of each call
+  std::set<std::string> attention_backends;  ///< what ran, of each call
+  std::optional<EnableCacheOptions> cache_options;
+  nlohmann::ordered_json cache = nlohmann::ordered_json::array();     ///< one object per context
+  std::vector<CachePair> pairs;                                       ///< of --compare-cache
   nlohmann::ordered_json settings = nlohmann::ordered_json::array();  ///< one object per prompt
 };
 

@@ -57,6 +57,10 @@ struct DBCacheConfig {
   /// 1: compute; 0: cache as the policy says. Its leading ones limit the warm-up. See steps_mask().
   std::vector<int64_t> steps_computation_mask;
   StepsComputationPolicy steps_computation_policy = StepsComputationPolicy::kDynamic;
+  /// With the static policy nothing has to be compared, so cached steps may leave out the Fn
+  /// blocks, too: what is kept is then the residual of Fn and middle blocks together. Not in
+  /// cache-dit.
+  bool static_skips_Fn_blocks = false;
   /// Forget everything before this step: for inputs that change abruptly within a request.
   std::optional<int64_t> force_refresh_step_hint;
   ForceRefreshStepPolicy force_refresh_step_policy = ForceRefreshStepPolicy::kOnce;

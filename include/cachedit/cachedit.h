@@ -3,6 +3,7 @@
 
 #include "cachedit/attention.h"
 #include "cachedit/benchmark.h"
+#include "cachedit/block_adapter.h"
 #include "cachedit/enable_cache.h"
 #include "cachedit/error.h"
 #include "cachedit/files.h"
@@ -10,3 +11,4 @@
 #include "cachedit/inspect.h"
 #include "cachedit/log.h"
 #include "cachedit/pipeline.h"
+#include "cachedit/tune.h"

@@ -27,8 +27,8 @@ struct ParallelismConfig {
 };
 
 struct EnableCacheOptions {
-  /// Not given, and nothing else either: DBCacheConfig's defaults. Not given beside something else:
-  /// caching stays as it is.
+  /// Not given beside an attention backend only: caching stays as it is. Else not given:
+  /// DBCacheConfig's defaults.
   std::variant<std::monostate, DBCacheConfig, DBPruneConfig> cache_config;
   std::optional<CalibratorConfig> calibrator_config;
   /// For the first, second... block list of the transformer.
@@ -36,6 +36,8 @@ struct EnableCacheOptions {
   /// Block lists that follow each other (FLUX's double and single blocks) decide apart; as one list
   /// otherwise, as cache-dit has it.
   bool separate_block_lists = false;
+  /// A policy's name in place of steps_computation_mask: steps_mask() of the steps of each request.
+  std::string steps_mask_policy;
   ParallelismConfig parallelism_config;
   /// A backend's name, or "auto"; empty: not given.
   std::string attention_backend;
@@ -58,8 +60,17 @@ CACHEDIT_API std::string cache_summary_name(const Pipeline& pipeline);
 /// ConfigError naming an unknown key or a value of the wrong kind.
 CACHEDIT_API EnableCacheOptions load_configs(const std::filesystem::path& yaml);
 
-/// Reads the compact form "F1B0_W4M0MC0_R0.08_T1O1" (parts in any order; DBCache_ or DBPrune_ may
-/// lead; what strify() writes reads back). Throws InputError naming the part.
+/// Writes such a file, whole or not at all; load_configs() gives back equal options, and cache-dit
+/// reads it, too, without the linear calibrator. linear_coefficients_path becomes relative to the
+/// file's folder where it lies in it. Throws IoError, or ConfigError for what the format cannot
+/// hold: params_modifiers, steps_mask_policy, numbers that are not finite.
+CACHEDIT_API void write_configs(const std::filesystem::path& yaml,
+                                const EnableCacheOptions& options);
+
+/// Reads the compact form "F1B0_W4M0MC0_R0.08_T1O1": parts in any order, what is left out has its
+/// default, DBCache or DBPrune may be one of them. What strify() and brief_summary() write reads
+/// back; M0 and MC0 are no limit, LIN needs linear_coefficients_path besides. Throws InputError
+/// naming the part.
 CACHEDIT_API EnableCacheOptions parse_cache_options(const std::string& compact);
 
 /// What caching did in a request, as tables and a strip of steps ("#" computed, "." cached).

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cachedit/cache_stats.h"
 #include "cachedit/export.h"
 #include "cachedit/image.h"
 
@@ -91,6 +92,19 @@ struct StageSeconds {
   double total = 0;
 };
 
+/// What one guidance branch of one context did in a denoising step.
+struct CacheStep {
+  bool cached = false;  ///< something was reused
+  /// Of the decision, with several (DBPrune) their mean; none: nothing was measured.
+  std::optional<double> diff;
+};
+
+/// One entry per denoising step, over forced refreshes.
+struct CacheTrace {
+  std::vector<CacheStep> conditional;
+  std::vector<CacheStep> unconditional;  ///< nothing cached without separate CFG
+};
+
 struct GenerateResult {
   /// One per prompt and image, prompt-major; empty when the output type is kLatent.
   std::vector<Image> images;
@@ -107,7 +121,13 @@ struct GenerateResult {
   std::string attention_backend;
   StageSeconds seconds;
   std::vector<double> step_seconds;
+  /// One per block list (FLUX: one for both lists, unless they decide apart); empty without
+  /// caching. summary() in enable_cache.h shows it.
+  std::vector<CacheStats> cache;
+  std::vector<CacheTrace> cache_traces;  ///< one per entry of `cache`
 };
+
+struct EnableCacheOptions;
 
 /// Who chose an attention backend; the first that did is obeyed.
 enum class AttentionSource { kExplicit, kConfig };
@@ -129,6 +149,9 @@ class CACHEDIT_API Pipeline {
   /// What enable_cache.h's functions do; use those.
   virtual void choose_attention(const std::string& name, AttentionSource source) = 0;
   virtual std::string attention_backend() const = 0;
+  virtual void enable_caching(const EnableCacheOptions& options) = 0;
+  virtual void disable_caching() = 0;
+  virtual std::string caching() const = 0;
 };
 
 /// Loads a folder in diffusers' layout, or a hub name ("org/name") that the local Hugging Face

@@ -41,20 +41,22 @@ nn::Streams reuse(Context& cache, const nn::Streams& in, int64_t slot, const nn:
 nn::Streams run_db_cache(Context& cache, const nn::BlockList& list, nn::Streams streams,
                          const nn::BlockContext& context) {
   const auto blocks = static_cast<int64_t>(list.blocks.size());
-  const int64_t first = cache.options().config.Fn_compute_blocks;
+  // Nothing has to be compared where the mask alone decides.
+  const bool by_mask = cache.decides_by_mask_alone();
+  const int64_t first = by_mask ? 0 : cache.options().config.Fn_compute_blocks;
   const int64_t last = blocks - cache.options().config.Bn_compute_blocks;
   cache.begin_step();
   const at::Tensor entry = keep_safe(streams.hidden, list);
   streams = run_range(list, 0, first, std::move(streams), context);
-  const at::Tensor base = cache.compares_hidden_states() ? at::Tensor() : entry;
-  if (cache.can_reuse(streams.hidden, base, kMiddle)) {
+  const at::Tensor base = by_mask || cache.compares_hidden_states() ? at::Tensor() : entry;
+  if (cache.can_reuse({streams.hidden, base, streams.encoder}, kMiddle)) {
     cache.count_reuse();
     streams = reuse(cache, streams, kMiddle, list);
   } else {
     const nn::Streams before = keep_safe(streams, list);
-    cache.keep_compared(before.hidden, base, kMiddle);
+    cache.keep_compared({before.hidden, base, before.encoder}, kMiddle);
     streams = run_range(list, first, last, std::move(streams), context);
-    const nn::Streams after = last < blocks ? keep_safe(streams, list) : streams;
+    const nn::Streams after = cache.keeps_outputs() ? keep_safe(streams, list) : streams;
     cache.keep_result(after.hidden, before.hidden, kMiddle);
     cache.keep_encoder_result(after.encoder, before.encoder, kMiddle);
   }
@@ -75,15 +77,15 @@ nn::Streams run_db_prune(Context& cache, const nn::BlockList& list, nn::Streams 
   for (int64_t i = 0; i < blocks; ++i) {
     if (!is_pruned_candidate(cache.options().config, i, blocks)) {
       streams = run_range(list, i, i + 1, std::move(streams), context);
-    } else if (cache.can_reuse(streams.hidden, {}, i)) {
+    } else if (cache.can_reuse({streams.hidden, {}, streams.encoder}, i)) {
       cache.count_reuse();
       streams = reuse(cache, streams, i, list);
       ++pruned;
     } else {
       const nn::Streams before = keep_safe(streams, list);
       streams = run_range(list, i, i + 1, std::move(streams), context);
-      const nn::Streams after = keep_safe(streams, list);
-      cache.keep_compared(before.hidden, {}, i);
+      const nn::Streams after = cache.keeps_outputs() ? keep_safe(streams, list) : streams;
+      cache.keep_compared({before.hidden, {}, before.encoder}, i);
       cache.keep_result(after.hidden, before.hidden, i);
       cache.keep_encoder_result(after.encoder, before.encoder, i);
     }
@@ -105,7 +107,28 @@ nn::BlockList joined(const std::vector<nn::BlockList>& lists) {
 }  // namespace
 
 CacheOptions modified(CacheOptions options, const ParamsModifier& modifier) {
-  if (modifier.cache_config) static_cast<DBCacheConfig&>(options.config) = *modifier.cache_config;
+  if (modifier.cache_config) {
+    const DBCacheConfig base = options.config;
+    auto& config = static_cast<DBCacheConfig&>(options.config);
+    config = *modifier.cache_config;
+    // As in cache-dit, what a modifier does not give stays.
+    const auto inherit = [](auto& value, const auto& inherited) {
+      if (!value) value = inherited;
+    };
+    inherit(config.max_accumulated_residual_diff_threshold,
+            base.max_accumulated_residual_diff_threshold);
+    inherit(config.enable_separate_cfg, base.enable_separate_cfg);
+    inherit(config.num_inference_steps, base.num_inference_steps);
+    inherit(config.force_refresh_step_hint, base.force_refresh_step_hint);
+    inherit(config.l1_hidden_states_diff_threshold, base.l1_hidden_states_diff_threshold);
+    if (config.steps_computation_mask.empty()) {
+      config.steps_computation_mask = base.steps_computation_mask;
+    }
+    if (config.important_condition_threshold == 0) {
+      config.important_condition_threshold = base.important_condition_threshold;
+    }
+    if (config.downsample_factor == 1) config.downsample_factor = base.downsample_factor;
+  }
   if (modifier.calibrator_config) options.calibrator = modifier.calibrator_config;
   return options;
 }
@@ -148,7 +171,11 @@ nn::Streams CachedBlockRunner::run(const std::vector<nn::BlockList>& lists, nn::
     return run_list(lists.size() == 1 ? lists.front() : joined(lists), std::move(streams), context,
                     step);
   }
-  for (const nn::BlockList& list : lists) {
+  // What one list returns, the next one is handed, so a list that writes endangers all of them.
+  const bool writes = std::any_of(lists.begin(), lists.end(),
+                                  [](const nn::BlockList& list) { return list.writes_inputs; });
+  for (nn::BlockList list : lists) {
+    list.writes_inputs = writes;
     streams = run_list(list, std::move(streams), context, step);
   }
   return streams;

@@ -9,6 +9,8 @@ namespace cachedit::cache {
 namespace {
 
 constexpr const char* kWhere = "cache_config";
+constexpr const char* kNeedsMask =
+    "static_skips_Fn_blocks needs DBCache, a steps_computation_mask and the static policy";
 
 void at_least(int64_t minimum, int64_t value, const char* field) {
   if (value < minimum) {
@@ -44,8 +46,6 @@ void check(const CacheOptions& options) {
   }
   at_least(0, c.max_warmup_steps, "max_warmup_steps");
   at_least(1, c.warmup_interval, "warmup_interval");
-  at_least(-1, c.max_cached_steps, "max_cached_steps");
-  at_least(-1, c.max_continuous_cached_steps, "max_continuous_cached_steps");
   if (c.num_inference_steps) at_least(1, *c.num_inference_steps, "num_inference_steps");
   if (c.force_refresh_step_hint) at_least(1, *c.force_refresh_step_hint, "force_refresh_step_hint");
   if (c.l1_hidden_states_diff_threshold) {
@@ -59,6 +59,11 @@ void check(const CacheOptions& options) {
                       "false");
   }
   check_mask(c);
+  const bool by_mask = options.type == CacheType::kDBCache &&
+                       c.steps_computation_policy == StepsComputationPolicy::kStatic;
+  if (c.static_skips_Fn_blocks && !by_mask) {
+    fail<ConfigError>(kWhere, kNeedsMask);
+  }
   if (options.type == CacheType::kDBPrune) {
     not_negative(c.dynamic_prune_threshold_relax_ratio, "dynamic_prune_threshold_relax_ratio");
     if (c.max_dynamic_prune_threshold) {
@@ -80,6 +85,8 @@ void check_blocks(const CacheOptions& options, int64_t blocks, std::string_view 
 
 void check_steps(const CacheOptions& options, int64_t steps) {
   const auto length = static_cast<int64_t>(options.config.steps_computation_mask.size());
+  // Not before a request: a policy's name becomes a mask only then.
+  if (options.config.static_skips_Fn_blocks && length == 0) fail<ConfigError>(kWhere, kNeedsMask);
   if (length != 0 && length != steps) {
     fail<ConfigError>(kWhere, "steps_computation_mask must have one entry per step: got ", length,
                       " entries for ", steps, " steps");

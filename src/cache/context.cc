@@ -76,10 +76,10 @@ bool Context::is_cfg_pass() const {
 
 void Context::refresh_if_due() {
   const DBPruneConfig& c = options_.config;
-  if (c.num_inference_steps && executed_steps_ >= *c.num_inference_steps) {
-    // Both passes of the last step are done when the next one begins.
-    const bool separate = c.enable_separate_cfg.value_or(false);
-    if (!separate || executed_passes_ >= 2 * *c.num_inference_steps) {
+  if (c.num_inference_steps) {
+    // Counted over forced refreshes, which do not begin a request.
+    const int64_t passes_per_step = c.enable_separate_cfg.value_or(false) ? 2 : 1;
+    if (accumulated_passes_ >= passes_per_step * *c.num_inference_steps) {
       reset();
       accumulated_steps_ = 0;
       accumulated_passes_ = 0;
@@ -165,7 +165,7 @@ double Context::threshold() const {
   return relaxed < most ? std::max(relaxed, c.residual_diff_threshold) : c.residual_diff_threshold;
 }
 
-bool Context::can_reuse(const at::Tensor& states, const at::Tensor& base, int64_t slot) {
+bool Context::can_reuse(const Compared& now, int64_t slot) {
   const DBPruneConfig& c = options_.config;
   Slot& kept = branch().slots[slot];
   // Nothing was computed yet for this branch: there is nothing to reuse, whatever a mask says.
@@ -175,16 +175,22 @@ bool Context::can_reuse(const at::Tensor& states, const at::Tensor& base, int64_
     const auto& mask = c.steps_computation_mask;
     if (step < mask.size() && mask[step] == 1) return false;
     if (c.steps_computation_policy == StepsComputationPolicy::kStatic) {
-      return shape_matches(kept.compared, states, c.downsample_factor);
+      return fits(now, kept);
     }
   }
   if (limits_reached() || threshold() <= 0) return false;
-  return similar(states, base, kept);
+  return similar(now, slot, kept);
 }
 
-bool Context::similar(const at::Tensor& states, const at::Tensor& base, Slot& slot) {
+bool Context::fits(const Compared& now, const Slot& slot) const {
+  const bool encoder_fits = !now.encoder.defined() || now.encoder.sizes() == slot.encoder_sizes;
+  return encoder_fits &&
+         shape_matches(slot.compared, now.states, options_.config.downsample_factor);
+}
+
+bool Context::similar(const Compared& now, int64_t slot, Slot& kept) {
   const double limit = threshold();
-  if (!shape_matches(slot.compared, states, options_.config.downsample_factor)) {
+  if (!fits(now, kept)) {
     add_diff(kShapeChanged);
     return false;
   }
@@ -192,19 +198,21 @@ bool Context::similar(const at::Tensor& states, const at::Tensor& base, Slot& sl
     add_diff(kAlwaysSimilar);
     return true;
   }
-  const double diff = difference(states, base, slot);
-  add_diff(diff);
-  return diff < limit;  // false for NaN
+  kept.diff = difference(now, slot, kept);
+  kept.diff_step = current_step();
+  add_diff(kept.diff);
+  return kept.diff < limit;  // false for NaN
 }
 
-double Context::difference(const at::Tensor& states, const at::Tensor& base,
-                           const Slot& slot) const {
+double Context::difference(const Compared& now, int64_t slot, const Slot& kept) const {
   if (is_cfg_pass() && !options_.config.cfg_diff_compute_separate) {
-    const std::vector<double>* diffs = diffs_of_step(main_);
-    if (diffs != nullptr) return diffs->back();
+    const auto conditional = main_.slots.find(slot);
+    if (conditional != main_.slots.end() && conditional->second.diff_step == current_step()) {
+      return conditional->second.diff;
+    }
   }
   return relative_difference(
-      slot.compared, states, base,
+      kept.compared, now.states, now.base,
       {.downsample_factor = options_.config.downsample_factor,
        .important_condition_threshold = options_.config.important_condition_threshold});
 }
@@ -227,17 +235,18 @@ void Context::add_diff(double diff) {
   }
 }
 
-void Context::keep_compared(const at::Tensor& states, const at::Tensor& base, int64_t slot) {
+void Context::keep_compared(const Compared& now, int64_t slot) {
   Slot& kept = branch().slots[slot];
   const int64_t factor = options_.config.downsample_factor;
   if (factor > 1) {
-    const at::Tensor sparse = every_nth_channel(states, factor);
-    kept.compared = base.defined() ? sparse - every_nth_channel(base, factor) : sparse;
-  } else if (base.defined()) {
-    subtract_into(kept.compared, states, base);
+    const at::Tensor sparse = every_nth_channel(now.states, factor);
+    kept.compared = now.base.defined() ? sparse - every_nth_channel(now.base, factor) : sparse;
+  } else if (now.base.defined()) {
+    subtract_into(kept.compared, now.states, now.base);
   } else {
-    kept.compared = states;
+    kept.compared = now.states;
   }
+  kept.encoder_sizes = now.encoder.defined() ? now.encoder.sizes().vec() : std::vector<int64_t>();
   measure_buffers();
 }
 
@@ -258,6 +267,8 @@ bool Context::compares_hidden_states() const {
   return options_.type == CacheType::kDBCache &&
          options_.config.l1_hidden_states_diff_threshold.value_or(0) > 0;
 }
+
+bool Context::keeps_outputs() const { return !keeps_residual() || !keeps_encoder_residual(); }
 
 bool Context::keeps_residual() const {
   return !options_.calibrator || !options_.calibrator->enable_calibrator ||

@@ -24,12 +24,18 @@ class Context {
   /// Starts a forward pass: drops stale state where the options say so, then advances counters.
   void begin_step();
 
-  /// Whether this pass may reuse slot `slot`, given what is compared: states, or states - base if
-  /// `base` is defined. Records the difference.
-  bool can_reuse(const at::Tensor& states, const at::Tensor& base, int64_t slot);
-  /// Keeps what the next can_reuse() of the slot compares with. Without a base, `states` itself is
-  /// kept: nobody may write into it afterwards.
-  void keep_compared(const at::Tensor& states, const at::Tensor& base, int64_t slot);
+  /// What decisions look at: states, or states - base if `base` is defined. The encoder's shape
+  /// must stay as well; it may be undefined.
+  struct Compared {
+    at::Tensor states;
+    at::Tensor base;
+    at::Tensor encoder;
+  };
+  /// Whether this pass may reuse slot `slot`. Records the difference.
+  bool can_reuse(const Compared& now, int64_t slot);
+  /// Keeps what the next can_reuse() of the slot compares with. Without a base, the states
+  /// themselves are kept: nobody may write into them afterwards.
+  void keep_compared(const Compared& now, int64_t slot);
 
   /// Records a reused step (once per step and branch) or pruned blocks of this step.
   void count_reuse();
@@ -43,8 +49,13 @@ class Context {
   at::Tensor reuse(const at::Tensor& input, int64_t slot);
   at::Tensor reuse_encoder(const at::Tensor& input, int64_t slot);
 
+  /// static_skips_Fn_blocks: cached steps run no block but the last Bn.
+  bool decides_by_mask_alone() const { return options_.config.static_skips_Fn_blocks; }
   /// Decisions compare hidden states instead of residuals.
   bool compares_hidden_states() const;
+  /// keep_result() or keep_encoder_result() keeps an output itself: nobody may write into it
+  /// afterwards.
+  bool keeps_outputs() const;
   const CacheOptions& options() const { return options_; }
   const std::string& name() const { return name_; }
   CacheStats statistics() const;
@@ -54,6 +65,9 @@ class Context {
     at::Tensor compared;
     at::Tensor result;
     at::Tensor encoder_result;
+    std::vector<int64_t> encoder_sizes;
+    double diff = 0;  ///< the last one measured, at step diff_step
+    int64_t diff_step = -1;
   };
   struct Branch {
     std::map<int64_t, Slot> slots;
@@ -74,8 +88,9 @@ class Context {
   bool in_warmup() const;
   bool limits_reached();
   double threshold() const;
-  bool similar(const at::Tensor& states, const at::Tensor& base, Slot& slot);
-  double difference(const at::Tensor& states, const at::Tensor& base, const Slot& slot) const;
+  bool fits(const Compared& now, const Slot& kept) const;
+  bool similar(const Compared& now, int64_t slot, Slot& kept);
+  double difference(const Compared& now, int64_t slot, const Slot& kept) const;
   void add_diff(double diff);
   /// Diffs of this step, or null.
   const std::vector<double>* diffs_of_step(const Branch& branch) const;

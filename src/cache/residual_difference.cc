@@ -53,7 +53,8 @@ double of_important_tokens(const at::Tensor& previous, const at::Tensor& current
 double relative_difference(const at::Tensor& previous, const at::Tensor& states,
                            const at::Tensor& base, const DifferenceOptions& options) {
   const bool plain = options.downsample_factor == 1 && !(options.important_condition_threshold > 0);
-  if (plain && has_kernel(previous)) return fused(previous, states, base);
+  const bool one_type = !base.defined() || base.scalar_type() == states.scalar_type();
+  if (plain && one_type && has_kernel(previous)) return fused(previous, states, base);
   at::Tensor current = every_nth_channel(states, options.downsample_factor);
   if (base.defined()) current = current - every_nth_channel(base, options.downsample_factor);
   if (options.important_condition_threshold > 0) {

@@ -1,7 +1,7 @@
 // Compact names of cache configurations, as cache-dit's strify() writes them.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <string>
 
 #include "cachedit/cache_config.h"
@@ -9,16 +9,16 @@
 namespace cachedit {
 namespace {
 
-/// The shortest decimal that reads back as the same number, with ".0" for whole ones: Python's
-/// form.
+/// The shortest decimal that reads back as the same number, in Python's form: ".0" after whole
+/// numbers, an exponent below 1e-4 and from 1e16 on.
 std::string number(double value) {
-  char text[40];
-  for (int digits = 1; digits <= 17; ++digits) {
-    std::snprintf(text, sizeof(text), "%.*g", digits, value);
-    if (std::stod(text) == value) break;
-  }
-  const std::string plain(text);
-  return plain.find_first_of(".en") == std::string::npos ? plain + ".0" : plain;
+  const double size = std::abs(value);
+  const bool plain = size == 0 || (size >= 1e-4 && size < 1e16);
+  char text[64];
+  const auto end = std::to_chars(text, text + sizeof(text), value,
+                                 plain ? std::chars_format::fixed : std::chars_format::scientific);
+  const std::string shortest(text, end.ptr);
+  return shortest.find_first_of(".en") == std::string::npos ? shortest + ".0" : shortest;
 }
 
 std::string limits(const char* type, const DBCacheConfig& c) {

@@ -29,6 +29,17 @@ std::unique_ptr<attention::Attention> AttentionChoice::make() const {
   return attention::make_attention(name(), device_);
 }
 
+std::string configured_attention(const EnableCacheOptions& options) {
+  const std::string& own = options.attention_backend;
+  const std::string& parallel = options.parallelism_config.attention_backend;
+  if (!own.empty() && !parallel.empty() && own != parallel) {
+    fail<InputError>("enable_cache",
+                     "attention_backend and parallelism_config.attention_backend must agree: got '",
+                     own, "' and '", parallel, "'; give one of them");
+  }
+  return own.empty() ? parallel : own;
+}
+
 attention::Result RecordingAttention::operator()(const attention::Inputs& inputs) const {
   attention::Result result = inner_(inputs);
   seen_.emplace(result.backend);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "attention/attention.h"
+#include "cachedit/enable_cache.h"
 #include "cachedit/pipeline.h"
 
 namespace cachedit::pipelines {
@@ -32,6 +33,10 @@ class AttentionChoice {
   std::string config_;
   std::string fallback_;
 };
+
+/// The backend that enable_cache()'s options name; empty: none. Throws InputError where the two
+/// fields name different ones.
+std::string configured_attention(const EnableCacheOptions& options);
 
 /// Notes which backends computed something.
 class RecordingAttention final : public attention::Attention {

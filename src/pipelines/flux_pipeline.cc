@@ -14,6 +14,7 @@
 #include "base/fail.h"
 #include "base/stopwatch.h"
 #include "io/image_resize.h"
+#include "pipelines/cache_trace.h"
 #include "pipelines/device.h"
 #include "pipelines/image_tensors.h"
 #include "pipelines/latents.h"
@@ -55,6 +56,7 @@ struct FluxPipeline::Run {
   at::Tensor latents;
   at::Tensor guidance;
   const attention::Attention& attention;
+  nn::BlockRunner* runner = nullptr;  ///< null: what caching chooses
 };
 
 FluxPipeline::FluxPipeline(FluxParts parts) : parts_(std::move(parts)) {
@@ -66,6 +68,18 @@ FluxPipeline::FluxPipeline(FluxParts parts) : parts_(std::move(parts)) {
                       "the VAE's latent_channels: got ",
                       flux.in_channels, ", ", flux.out_channels, " and ", latent_channels);
   }
+}
+
+void FluxPipeline::enable_caching(const EnableCacheOptions& options) {
+  const std::string backend = configured_attention(options);
+  CacheChoice cache = cache_;
+  if (chooses_caching(options)) {
+    const models::FluxConfig& flux = parts_.transformer.config();
+    cache.choose(options, {{"transformer_blocks", flux.num_layers},
+                           {"single_transformer_blocks", flux.num_single_layers}});
+  }
+  if (!backend.empty()) parts_.attention.choose(backend, AttentionSource::kConfig);
+  cache_ = std::move(cache);
 }
 
 std::string FluxPipeline::dtype() const { return dtype_name(parts_.transformer.dtype()); }
@@ -154,21 +168,31 @@ at::Tensor FluxPipeline::predict(const FluxPlan& plan, const GenerateRequest& re
 
 at::Tensor FluxPipeline::denoise(const GenerateRequest& request, const FluxPlan& plan, Run run,
                                  GenerateResult& result) const {
-  nn::PlainBlockRunner runner;
   at::Tensor latents = run.latents;
   const auto steps = static_cast<int64_t>(run.schedule.timesteps.size());
   result.num_inference_steps = steps - run.first_step;
+  const auto cached =
+      run.runner == nullptr ? cache_.make(result.num_inference_steps, plan.true_cfg) : nullptr;
+  nn::PlainBlockRunner plain;
+  nn::BlockRunner& chosen = cached ? static_cast<nn::BlockRunner&>(*cached) : plain;
+  nn::BlockRunner& runner = run.runner == nullptr ? chosen : *run.runner;
+  CacheTracer tracer;
   Stopwatch watch;
   for (int64_t i = run.first_step; i < steps; ++i) {
     const at::Tensor velocity = predict(plan, request, run, latents, i, runner);
     latents = parts_.scheduler.step(run.schedule, i, velocity, latents);
     result.step_seconds.push_back(watch.restart());
+    if (cached) tracer.note(cached->statistics());
     if (request.on_step && !request.on_step({.step = i - run.first_step + 1,
                                              .num_steps = result.num_inference_steps,
                                              .seconds = result.step_seconds.back()})) {
       throw Cancelled(c10::str("[generate] stopped after step ", i - run.first_step + 1, " of ",
                                result.num_inference_steps));
     }
+  }
+  if (cached) {
+    result.cache = cached->statistics();
+    result.cache_traces = tracer.take();
   }
   if (!at::isfinite(latents).all().item<bool>()) {
     fail<UnsupportedError>("generate", "the latents are not finite: ", dtype(),
@@ -186,10 +210,15 @@ std::vector<Image> FluxPipeline::decode(const GenerateRequest& request, const Fl
 }
 
 GenerateResult FluxPipeline::generate(const GenerateRequest& request) const {
-  return report_out_of_memory("generate", [&] { return run(request); });
+  return report_out_of_memory("generate", [&] { return run(request, nullptr); });
 }
 
-GenerateResult FluxPipeline::run(const GenerateRequest& request) const {
+GenerateResult FluxPipeline::generate_with(const GenerateRequest& request,
+                                           nn::BlockRunner& runner) const {
+  return report_out_of_memory("generate", [&] { return run(request, &runner); });
+}
+
+GenerateResult FluxPipeline::run(const GenerateRequest& request, nn::BlockRunner* runner) const {
   const c10::InferenceMode inference;
   const models::FluxConfig& flux = parts_.transformer.config();
   const FluxPlan plan = plan_flux_request(
@@ -209,7 +238,7 @@ GenerateResult FluxPipeline::run(const GenerateRequest& request) const {
   const std::unique_ptr<attention::Attention> backend = parts_.attention.make();
   std::set<std::string> backends;
   const RecordingAttention attention(*backend, backends);
-  Run run{.attention = attention};
+  Run run{.attention = attention, .runner = runner};
   run.schedule = parts_.scheduler.make_schedule(
       {.sigmas = plan.sigmas, .mu = parts_.scheduler.mu_for(plan.grid_height * plan.grid_width)});
   run.first_step = first_step_of(request, plan.num_inference_steps);

@@ -7,8 +7,10 @@
 #include "models/flux/flux_transformer.h"
 #include "models/vae/autoencoder_kl.h"
 #include "pipelines/attention_choice.h"
+#include "pipelines/cache_choice.h"
 #include "pipelines/flux_request.h"
 #include "pipelines/prompt_encoder.h"
+#include "pipelines/runner_host.h"
 #include "pipelines/schedulers/flow_match_euler.h"
 
 namespace cachedit::pipelines {
@@ -23,12 +25,14 @@ struct FluxParts {
   at::Device device;
 };
 
-class FluxPipeline final : public Pipeline {
+class FluxPipeline final : public Pipeline, public RunnerHost {
  public:
   /// Throws ConfigError where the parts do not fit together (channels, widths).
   explicit FluxPipeline(FluxParts parts);
 
   GenerateResult generate(const GenerateRequest& request) const override;
+  GenerateResult generate_with(const GenerateRequest& request,
+                               nn::BlockRunner& runner) const override;
   std::string class_name() const override { return "FluxPipeline"; }
   std::string dtype() const override;
   std::string device() const override { return parts_.device.str(); }
@@ -36,10 +40,13 @@ class FluxPipeline final : public Pipeline {
     parts_.attention.choose(name, source);
   }
   std::string attention_backend() const override { return parts_.attention.name(); }
+  void enable_caching(const EnableCacheOptions& options) override;
+  void disable_caching() override { cache_.clear(); }
+  std::string caching() const override { return cache_.name(); }
 
  private:
   struct Run;
-  GenerateResult run(const GenerateRequest& request) const;
+  GenerateResult run(const GenerateRequest& request, nn::BlockRunner* runner) const;
   PromptEmbeds positive_embeds(const GenerateRequest& request, const FluxPlan& plan) const;
   PromptEmbeds negative_embeds(const GenerateRequest& request, const FluxPlan& plan) const;
   PromptEmbeds given_embeds(const at::Tensor& tokens, const at::Tensor& pooled,
@@ -57,6 +64,7 @@ class FluxPipeline final : public Pipeline {
                             const at::Tensor& latents) const;
 
   FluxParts parts_;
+  CacheChoice cache_;
 };
 
 }  // namespace cachedit::pipelines

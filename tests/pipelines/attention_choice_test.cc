@@ -60,7 +60,7 @@ class EnableCache : public ::testing::Test {
 
 TEST_F(EnableCache, AppliesWhatItsOptionsHold) {
   EXPECT_EQ(attn_backend(*pipeline_), "native");
-  enable_cache(*pipeline_, {.attention_backend = "flash", .parallelism_config = {}});
+  enable_cache(*pipeline_, {.attention_backend = "flash"});
   EXPECT_EQ(attn_backend(*pipeline_), "flash");
   enable_cache(*pipeline_, {});
   EXPECT_EQ(attn_backend(*pipeline_), "flash") << "what is not given stays";
@@ -74,7 +74,7 @@ TEST_F(EnableCache, AppliesWhatItsOptionsHold) {
 
 TEST_F(EnableCache, AnExplicitChoiceWinsInEitherOrder) {
   set_attn_backend(*pipeline_, "sage");
-  enable_cache(*pipeline_, {.attention_backend = "flash", .parallelism_config = {}});
+  enable_cache(*pipeline_, {.attention_backend = "flash"});
   EXPECT_EQ(attn_backend(*pipeline_), "sage");
 }
 

@@ -21,6 +21,16 @@ namespace {
 constexpr size_t kMinSnapshots = 4;
 /// Singular values below this part of the largest are noise.
 constexpr double kNoiseFloor = 1e-4;
+/// Below this part, their squares are lost in the rounding of the inner products, whatever rank is
+/// asked for.
+constexpr double kLost = 1e-7;
+
+/// Whether the inner products of the snapshots are finite and those that are mapped not all zero.
+bool is_usable(const at::Tensor& gram) {
+  const int64_t mapped = gram.size(0) - 1;
+  return at::isfinite(gram).all().item<bool>() &&
+         gram.diagonal().narrow(0, 0, mapped).max().item<double>() > 0;
+}
 
 }  // namespace
 
@@ -55,21 +65,22 @@ std::vector<at::Tensor> Dmd::uniform_tail(int64_t& spacing) const {
   return tail;
 }
 
-Dmd::Fit Dmd::fit_one(const at::Tensor& trajectory) const {
+std::optional<Dmd::Fit> Dmd::fit_one(const at::Tensor& trajectory) const {
   const int64_t n = trajectory.size(0);
   // The decomposition lies in the span of the snapshots, so their inner products hold all of it:
   // with X the first n - 1 and Y the last n - 1 snapshots as columns,
   //   X'X = V S^2 V',   A = S^-1 V' X'Y V (S + ridge)^-1 = W L W^-1,   modes = Y V (S + ridge)^-1
   //   W.
   const at::Tensor gram = at::matmul(trajectory, trajectory.t());
+  if (!is_usable(gram)) return std::nullopt;
   const auto [squares, vectors] = at::linalg_eigh(gram.narrow(0, 0, n - 1).narrow(1, 0, n - 1));
   const at::Tensor singular = squares.clamp_min(0).sqrt().flip(0);
   const at::Tensor v_all = vectors.flip(1);
-  int64_t rank = options_.rank;
-  if (rank <= 0) {
-    rank = (singular > singular[0] * kNoiseFloor).sum().item<int64_t>();
-  }
-  rank = std::clamp<int64_t>(rank, 1, n - 1);
+  const auto above = [&](double part) {
+    return (singular > singular[0] * part).sum().item<int64_t>();
+  };
+  const int64_t rank =
+      options_.rank <= 0 ? above(kNoiseFloor) : std::min(options_.rank, above(kLost));
   const at::Tensor s = singular.narrow(0, 0, rank);
   const at::Tensor v = v_all.narrow(1, 0, rank);
   const at::Tensor inverse = 1.0 / (s + options_.ridge);
@@ -88,10 +99,10 @@ Dmd::Fit Dmd::fit_one(const at::Tensor& trajectory) const {
   const at::Tensor newest = to_plain.narrow(1, n - 2, 1);
   const at::Tensor amplitudes =
       std::get<0>(at::linalg_lstsq(at::matmul(to_plain, mixing), newest)).squeeze(1);
-  return {.snapshots = trajectory.narrow(0, 1, n - 1),
-          .mixing = mixing,
-          .eigenvalues = eigenvalues,
-          .amplitudes = amplitudes};
+  return Fit{.snapshots = trajectory.narrow(0, 1, n - 1),
+             .mixing = mixing,
+             .eigenvalues = eigenvalues,
+             .amplitudes = amplitudes};
 }
 
 std::vector<Dmd::Fit> Dmd::fit(const std::vector<at::Tensor>& tail) const {
@@ -101,7 +112,11 @@ std::vector<Dmd::Fit> Dmd::fit(const std::vector<at::Tensor>& tail) const {
   const at::Tensor trajectories = at::stack(flat, 1);  // [items, n, d]
   std::vector<Fit> fits;
   try {
-    for (int64_t i = 0; i < items; ++i) fits.push_back(fit_one(trajectories[i]));
+    for (int64_t i = 0; i < items; ++i) {
+      std::optional<Fit> fit = fit_one(trajectories[i]);
+      if (!fit) return {};
+      fits.push_back(std::move(*fit));
+    }
   } catch (const c10::LinAlgError&) {
     return {};  // degenerate: the newest value is reused
   }

@@ -41,7 +41,8 @@ class Dmd final : public Forecaster {
 
   std::vector<at::Tensor> uniform_tail(int64_t& spacing) const;
   std::vector<Fit> fit(const std::vector<at::Tensor>& tail) const;
-  Fit fit_one(const at::Tensor& trajectory) const;
+  /// Of one item's snapshots [n, d]; empty where they are all zero or not finite.
+  std::optional<Fit> fit_one(const at::Tensor& trajectory) const;
   /// Undefined where the forecast is not finite.
   at::Tensor evaluate(double horizon) const;
 
