@@ -243,12 +243,16 @@ void CacheOptions::add_prune(CLI::App& command) {
 void CacheOptions::add_to(CLI::App& command) {
   command
       .add_option_function<std::string>(
-          "--cache", [this](const std::string& text) { compact_ = text == kDefaults ? "" : text; },
+          "--cache",
+          [this](const std::string& text) {
+            // CLI11 runs no check on an empty value where it may be left out.
+            if (text.empty()) throw CLI::ValidationError("--cache", "must not be empty");
+            compact_ = text == kDefaults ? "" : text;
+          },
           "Reuse blocks from step to step: alone with the defaults, or a compact form like "
           "F1B0_W4M0MC0_R0.08_T1O1")
       ->expected(0, 1)
-      ->default_str(kDefaults)
-      ->check(not_empty());
+      ->default_str(kDefaults);
   command
       .add_option("--config-path,--config", config_path_,
                   "YAML file of cache options, in cache-dit's format; other options override it")

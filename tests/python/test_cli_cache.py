@@ -54,9 +54,7 @@ def changes(generate, before, after):
 
 @pytest.mark.parametrize(("option", "value", "changed"), FIELDS)
 def test_each_option_alone_changes_its_field_and_no_other(generate, option, value, changed):
-    base = (*SMALL, "--cache")
-    # Two blocks at least are left of the demo model's.
-    base = (*base, "--max-warmup-steps", 3) if option == "--Bn-compute-blocks" else base
+    base = (*SMALL, "--cache", *(["F1"] if option == "--separate-block-lists" else []))
     found = changes(generate, base, (*base, option, *([] if value is None else [value])))
     if "calibrator_type" in changed:
         changed = {"enable_calibrator": True, "enable_encoder_calibrator": True,
@@ -87,8 +85,8 @@ def test_options_that_need_another_one(generate, refused, option, value, changed
     assert changes(generate, (*base, *beside), (*base, *beside, *given)) == changed
     for path in generate.folder.iterdir():
         path.unlink()
-    refused("generate", *base, *given, code=2, says=(option, "static" if "Fn-blocks" in option else "without")
-            if "Fn-blocks" not in option else "static_skips_Fn_blocks")
+    says = "static_skips_Fn_blocks" if option == "--static-skips-Fn-blocks" else (option, "without")
+    refused("generate", *base, *given, code=2, says=says)
 
 
 @pytest.mark.parametrize("text", [
