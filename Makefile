@@ -10,7 +10,7 @@ PYTHON := $(CURDIR)/.venv/bin/python
 BENCH_FLAGS ?=
 DEMO_FLAGS := --steps 28 --seed 1 --width 128 --height 128
 # How the cached half of the demo is drawn; see docs/caching.md.
-DEMO_CACHE ?= F1B0_W3_R0.35_T1O1
+DEMO_CACHE ?= --config-path models/emoji-flux/cache_28_steps.yaml
 SOURCES = $(shell find src include apps examples tests bench -name '*.h' -o -name '*.cc')
 
 .DEFAULT_GOAL := help
@@ -34,7 +34,7 @@ build: setup $(BUILD)/build.ninja ## Build the library, the command line, the ex
 
 demo: build ## Draw 8 pictures without and with block caching into demo/, and compare them
 	$(BUILD)/apps/cli/cachedit generate --prompt-file examples/demo_prompts.txt --save-path demo/ \
-	  --contact-sheet demo/contact_sheet.png --cache $(DEMO_CACHE) --compare-cache $(DEMO_FLAGS)
+	  --contact-sheet demo/contact_sheet.png $(DEMO_CACHE) --compare-cache $(DEMO_FLAGS)
 
 test: test-cpp test-python ## Run every test (C++ suites, then Python parity tests)
 
