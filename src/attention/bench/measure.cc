@@ -1,5 +1,4 @@
 #include "attention/bench/measure.h"
-#include "base/cpu.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -9,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/cpu.h"
 
 namespace cachedit::attention::bench {
 namespace {
