@@ -13,8 +13,8 @@ import sys
 
 # Room -> the rooms that it may include, besides itself and the public headers.
 ROOMS = {
-    "base": {"kernels"},
     "kernels": set(),
+    "base": {"kernels"},
     "io": {"base"},
     "text": {"base", "io"},
     "comm": {"base"},

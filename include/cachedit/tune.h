@@ -53,8 +53,9 @@ struct TuneResult {
   double target_psnr = 0;
 };
 
-/// Tries dynamic DBCache with and without TaylorSeer over thresholds, and static masks with the
-/// linear calibrator, whose weights it fits in closed form; keeps to max_runs. The pipeline's own
+/// Tries static masks with the linear calibrator, whose weights it fits in closed form, dynamic
+/// DBCache with and without TaylorSeer over thresholds, and changes of the best of these (warm-up,
+/// limits, block counts, calibrators); keeps to max_runs. The pipeline's own
 /// caching is off afterwards. Weights are written into `folder`, one file per linear trial. Throws
 /// InputError naming the field, UnsupportedError where the pipeline cannot cache.
 CACHEDIT_API TuneResult tune(Pipeline& pipeline, const TuneOptions& options,

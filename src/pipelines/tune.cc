@@ -84,6 +84,7 @@ class Tuner {
     try_static_masks();
     try_dynamic(std::nullopt);
     try_dynamic(CalibratorConfig{.calibrator_type = CalibratorType::kTaylorSeer});
+    vary_dynamic();
     disable_cache(pipeline_);
     mark();
     return std::move(result_);
@@ -176,6 +177,55 @@ class Tuner {
       const TuneTrial* trial = measure({.cache_config = config, .calibrator_config = calibrator});
       if (trial == nullptr) return;
       (trial->meets_target ? low : high) = middle;
+    }
+  }
+
+  /// Changes one thing at a time in the fastest dynamic configuration that meets the target, and
+  /// keeps what makes it faster: warm-up, limits, block counts, calibrators.
+  void vary_dynamic() {
+    using Change = void (*)(DBCacheConfig&, std::optional<CalibratorConfig>&);
+    static constexpr Change kChanges[] = {
+        [](DBCacheConfig& c, auto&) { c.max_warmup_steps = 2; },
+        [](DBCacheConfig& c, auto&) { c.max_continuous_cached_steps = 4; },
+        [](DBCacheConfig& c, auto&) { c.max_continuous_cached_steps = 6; },
+        [](DBCacheConfig&, auto& calibrator) {
+          calibrator = CalibratorConfig{.taylorseer_order = 2};
+        },
+        [](DBCacheConfig&, auto& calibrator) {
+          calibrator = CalibratorConfig{.calibrator_type = CalibratorType::kDMD};
+        },
+        [](DBCacheConfig&, auto& calibrator) {
+          calibrator = CalibratorConfig{.calibrator_type = CalibratorType::kFoCa};
+        },
+        [](DBCacheConfig& c, auto&) { c.Fn_compute_blocks = 2; },
+        [](DBCacheConfig& c, auto&) { c.Bn_compute_blocks = 1; },
+        [](DBCacheConfig& c, auto&) {
+          c.max_warmup_steps = 4;
+          c.residual_diff_threshold = std::min(0.99, c.residual_diff_threshold * 1.3);
+        },
+    };
+    const TuneTrial* found = nullptr;
+    for (const TuneTrial& trial : result_.trials) {
+      const bool dynamic =
+          std::get<DBCacheConfig>(trial.options.cache_config).steps_computation_mask.empty();
+      if (!dynamic || !trial.meets_target) continue;
+      if (found == nullptr || trial.speedup > found->speedup) found = &trial;
+    }
+    if (found == nullptr) return;
+    EnableCacheOptions best = found->options;
+    double speedup = found->speedup;
+    for (const Change change : kChanges) {
+      EnableCacheOptions next = best;
+      change(std::get<DBCacheConfig>(next.cache_config), next.calibrator_config);
+      if (exhausted()) return;
+      try {
+        const TuneTrial* trial = measure(next);
+        if (!trial->meets_target || trial->speedup <= speedup) continue;
+        speedup = trial->speedup;
+        best = next;
+      } catch (const ConfigError& error) {
+        log_info(std::string("[tune] left out: ") + error.what());  // a list with too few blocks
+      }
     }
   }
 
