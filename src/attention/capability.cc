@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/dtype_name.h"
+
 namespace cachedit::attention {
 namespace {
 
@@ -171,21 +173,6 @@ std::string advice(const Registry& registry, const Backend& instead_of, const Re
 std::string device_kind(at::DeviceType device) {
   if (device == at::DeviceType::PrivateUse1) return "npu";
   return c10::DeviceTypeName(device, /*lower_case=*/true);
-}
-
-std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "fp32";
-    case at::kBFloat16:
-      return "bf16";
-    case at::kHalf:
-      return "fp16";
-    case at::kDouble:
-      return "fp64";
-    default:
-      return c10::toString(dtype);
-  }
 }
 
 }  // namespace cachedit::attention

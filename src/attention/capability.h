@@ -57,7 +57,5 @@ std::string advice(const Registry& registry, const Backend& instead_of, const Re
 
 /// "cpu", "cuda", "npu", or LibTorch's name.
 std::string device_kind(at::DeviceType device);
-/// "fp32", "bf16", "fp16", "fp64", or LibTorch's name.
-std::string dtype_name(at::ScalarType dtype);
 
 }  // namespace cachedit::attention

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attention/capability.h"
+#include "base/dtype_name.h"
 #include "base/fail.h"
 
 namespace cachedit::attention {

@@ -6,6 +6,7 @@
 
 #include "attention/capability.h"
 #include "base/cpu.h"
+#include "base/dtype_name.h"
 #include "base/fail.h"
 
 namespace cachedit::attention {

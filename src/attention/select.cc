@@ -9,6 +9,7 @@
 #include <set>
 
 #include "attention/contract.h"
+#include "base/dtype_name.h"
 #include "base/environment.h"
 #include "base/fail.h"
 #include "base/log.h"

@@ -73,23 +73,4 @@ at::ScalarType parse_dtype(const std::string& name, at::ScalarType stored, at::D
   return stored == at::kBFloat16 || stored == at::kHalf ? stored : at::kFloat;
 }
 
-std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "fp32";
-    case at::kBFloat16:
-      return "bf16";
-    case at::kHalf:
-      return "fp16";
-    case at::kDouble:
-      return "fp64";
-    case at::kFloat8_e4m3fn:
-      return "fp8_e4m3";
-    case at::kFloat8_e5m2:
-      return "fp8_e5m2";
-    default:
-      return c10::toString(dtype);
-  }
-}
-
 }  // namespace cachedit::pipelines

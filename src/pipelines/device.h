@@ -16,7 +16,4 @@ at::Device parse_device(const std::string& name);
 /// float16 into bfloat16. Throws InputError for other names.
 at::ScalarType parse_dtype(const std::string& name, at::ScalarType stored, at::Device device);
 
-/// "fp32", "bf16", "fp16", "fp64", "fp8_e4m3", "fp8_e5m2", or LibTorch's name.
-std::string dtype_name(at::ScalarType dtype);
-
 }  // namespace cachedit::pipelines

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "base/dtype_name.h"
 #include "base/fail.h"
 #include "base/stopwatch.h"
 #include "io/image_resize.h"

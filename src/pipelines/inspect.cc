@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "base/dtype_name.h"
 #include "cachedit/error.h"
 #include "io/json_config.h"
 #include "io/weight_store.h"

@@ -2,6 +2,7 @@
 #include "attention/op_library.h"
 #include "attention/registry.h"
 #include "attention/select.h"
+#include "base/dtype_name.h"
 #include "base/fail.h"
 #include "cachedit/attention.h"
 #include "pipelines/device.h"

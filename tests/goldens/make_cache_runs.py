@@ -11,7 +11,6 @@ make_flux.py, and on a deeper tiny one that is made here (cache_flux_deep).
 import json
 import pathlib
 import shutil
-import tempfile
 
 import cache_dit
 import torch
@@ -208,18 +207,7 @@ RUNS = {
 
 
 def make_deep_checkpoint():
-    pipe = make_flux.build(DEEP)
-    folder = HERE / "cache_flux_deep"
-    shutil.rmtree(folder, ignore_errors=True)
-    shapes = {part: tiny_weights.fill(getattr(pipe, part))
-              for part in ("transformer", "vae", "text_encoder", "text_encoder_2")}
-    with tempfile.TemporaryDirectory() as saved:
-        pipe.save_pretrained(saved)
-        tiny_weights.store_without_weights(saved, folder / "checkpoint")
-    for tokenizer in ("tokenizer", "tokenizer_2"):
-        shutil.rmtree(folder / "checkpoint" / tokenizer)
-    for part, names in shapes.items():
-        tiny_weights.write_shapes(folder / "checkpoint" / part / "tensors.json", names)
+    make_flux.store_checkpoint(make_flux.build(DEEP), HERE / "cache_flux_deep")
 
 
 def load(model):

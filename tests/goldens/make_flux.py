@@ -144,10 +144,8 @@ def forward_pass(transformer, dtype, suffix):
     return tensors
 
 
-@torch.no_grad()
-def make_case(name, spec):
-    pipe = build(spec)
-    folder = HERE / name
+def store_checkpoint(pipe, folder):
+    """Gives the pipe the weights of tiny_weights and stores it without them, and without its tokenizers."""
     shutil.rmtree(folder, ignore_errors=True)
     shapes = {part: tiny_weights.fill(getattr(pipe, part))
               for part in ("transformer", "vae", "text_encoder", "text_encoder_2")}
@@ -158,6 +156,13 @@ def make_case(name, spec):
         shutil.rmtree(folder / "checkpoint" / tokenizer)
     for part, names in shapes.items():
         tiny_weights.write_shapes(folder / "checkpoint" / part / "tensors.json", names)
+
+
+@torch.no_grad()
+def make_case(name, spec):
+    pipe = build(spec)
+    folder = HERE / name
+    store_checkpoint(pipe, folder)
     tensors = forward_pass(pipe.transformer, torch.float32, "fp32")
     tensors |= forward_pass(pipe.transformer, torch.bfloat16, "bf16")
     for run_name, request in spec["runs"].items():

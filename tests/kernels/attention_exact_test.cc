@@ -7,6 +7,7 @@
 #include <array>
 #include <random>
 
+#include "base/dtype_name.h"
 #include "kernels/kernel_runner.h"
 #include "support/tensor_compare.h"
 
@@ -109,11 +110,6 @@ struct SweepCase {
 };
 
 void PrintTo(const SweepCase& c, std::ostream* out) { *out << c.dtype << ", D " << c.head_dim; }
-
-std::string dtype_name(at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return "bf16";
-  return dtype == at::kHalf ? "fp16" : "fp32";
-}
 
 class ExactAttention : public ::testing::TestWithParam<SweepCase> {};
 

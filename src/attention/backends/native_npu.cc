@@ -1,5 +1,4 @@
 #include "attention/aten_helpers.h"
-#include "attention/dispatch.h"
 #include "attention/npu.h"
 
 namespace cachedit::attention {
@@ -8,19 +7,8 @@ namespace {
 constexpr const char* kOperator = "npu::npu_fusion_attention";
 
 Result run(const Inputs& in) {
-  OperatorCall call{.where = "attention _native_npu",
-                    .name = kOperator,
-                    .arguments = {{"query", with_dense_last_dim(in.query)},
-                                  {"key", with_dense_last_dim(in.key)},
-                                  {"value", with_dense_last_dim(in.value)},
-                                  {"head_num", in.query.size(2)},
-                                  {"input_layout", "BSND"},
-                                  {"scale", *in.scale}}};
-  if (in.mask.defined()) {
-    call.arguments.insert({{"atten_mask", npu_mask(in)}, {"inner_precise", kNpuCorrectEmptyRows}});
-  } else if (in.is_causal) {
-    call.arguments.insert({{"atten_mask", npu_causal_mask(in)}, {"sparse_mode", kNpuCausal}});
-  }
+  OperatorCall call = npu_call("attention _native_npu", kOperator, in);
+  call.arguments.insert({"head_num", in.query.size(2)});
   Result result{.out = call_operator(call).at(0).toTensor()};
   clear_fully_masked_rows(in, result);
   return result;

@@ -1,5 +1,4 @@
 #include "attention/aten_helpers.h"
-#include "attention/dispatch.h"
 #include "attention/npu.h"
 
 namespace cachedit::attention {
@@ -8,21 +7,10 @@ namespace {
 constexpr const char* kOperator = "npu::npu_fused_infer_attention_score";
 
 Result run(const Inputs& in) {
-  OperatorCall call{.where = "attention _npu_fia",
-                    .name = kOperator,
-                    .arguments = {{"query", with_dense_last_dim(in.query)},
-                                  {"key", with_dense_last_dim(in.key)},
-                                  {"value", with_dense_last_dim(in.value)},
-                                  {"num_heads", in.query.size(2)},
-                                  {"num_key_value_heads", in.key.size(2)},
-                                  {"input_layout", "BSND"},
-                                  {"scale", *in.scale},
-                                  {"softmax_lse_flag", in.return_lse}}};
-  if (in.mask.defined()) {
-    call.arguments.insert({{"atten_mask", npu_mask(in)}, {"inner_precise", kNpuCorrectEmptyRows}});
-  } else if (in.is_causal) {
-    call.arguments.insert({{"atten_mask", npu_causal_mask(in)}, {"sparse_mode", kNpuCausal}});
-  }
+  OperatorCall call = npu_call("attention _npu_fia", kOperator, in);
+  call.arguments.insert({{"num_heads", in.query.size(2)},
+                         {"num_key_value_heads", in.key.size(2)},
+                         {"softmax_lse_flag", in.return_lse}});
   const std::vector<c10::IValue> out = call_operator(call);
   Result result{.out = out.at(0).toTensor()};
   if (in.return_lse) {

@@ -15,6 +15,7 @@
 #include "attention/registry.h"
 #include "attention/select.h"
 #include "base/cpu.h"
+#include "base/dtype_name.h"
 #include "base/fail.h"
 #include "cachedit/benchmark.h"
 

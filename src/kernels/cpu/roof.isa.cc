@@ -1,13 +1,10 @@
-// The register-only loops of kernels/roof.h for one instruction level. Each instruction depends on
+// The register-only loops of kernels/roof.h for one instruction level: the multiply-adds that the
+// attention kernels run (dot.h), without their memory. Each instruction depends on
 // an older result of its own accumulator only, and there are more accumulators than the latency of
 // the instruction needs, so that nothing but the arithmetic units limits the loop.
 #include "kernels/roof.h"
 
-#include <cstdint>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "kernels/cpu/dot.h"
 
 namespace cachedit::kernels::CACHEDIT_ISA {
 namespace {
@@ -27,128 +24,35 @@ inline __attribute__((always_inline)) void renew(Vector& value) {
 }
 #undef CACHEDIT_ROOF_REGISTER
 
-// A step is one multiply-add instruction (or what stands for it): its operand type, its constant
-// operand, and how many operations it does.
-#if defined(__AVX512F__)
+/// As many accumulators as a register block of the attention kernels has.
+constexpr int kAccumulators = kRows * kVecs;
 
-constexpr int kAccumulators = 24;  // of 32 registers
+/// A unit of small elements, whose sums stay finite or wrap harmlessly: 0.5, a pair of bf16 0.5, or
+/// threes.
+template <class Dot>
+constexpr int32_t unit() {
+  if (__is_same(Dot, DotF32)) return 0x3f000000;
+  if (__is_same(Dot, DotBF16)) return 0x3f003f00;
+  return Dot::kPack == 4 ? 0x03030303 : 0x00030003;
+}
 
-struct Float32Step {
-  using Vector = __m512;
-  static constexpr int kOperations = 2 * 16;
-  static Vector operand() { return _mm512_set1_ps(0.5f); }
-  static Vector run(Vector sum, Vector a, Vector b) { return _mm512_fmadd_ps(a, b, sum); }
-};
-
-#elif defined(__AVX2__)
-
-constexpr int kAccumulators = 12;  // of 16 registers
-
-struct Float32Step {
-  using Vector = __m256;
-  static constexpr int kOperations = 2 * 8;
-  static Vector operand() { return _mm256_set1_ps(0.5f); }
-  static Vector run(Vector sum, Vector a, Vector b) { return _mm256_fmadd_ps(a, b, sum); }
-};
-
-#else
-
-constexpr int kAccumulators = 8;
-
-struct Float32Step {
-  using Vector = float __attribute__((vector_size(16)));
-  static constexpr int kOperations = 2 * 4;
-  static Vector operand() { return Vector{0.5f, 0.5f, 0.5f, 0.5f}; }
-  static Vector run(Vector sum, Vector a, Vector b) { return sum + a * b; }
-};
-
-#endif
-
-#if defined(__AVX512BF16__)
-
-struct BFloat16Step {
-  using Vector = __m512;
-  static constexpr int kOperations = 2 * 32;
-  static Vector operand() { return _mm512_castsi512_ps(_mm512_set1_epi16(0x3f00)); }  // 0.5
-  static Vector run(Vector sum, Vector a, Vector b) {
-    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-  }
-};
-
-#else
-
-using BFloat16Step = Float32Step;
-
-#endif
-
-#if defined(__AVX512VNNI__)
-
-struct Int8Step {
-  using Vector = __m512i;
-  static constexpr int kOperations = 2 * 64;
-  static Vector operand() { return _mm512_set1_epi8(3); }
-  static Vector run(Vector sum, Vector a, Vector b) { return _mm512_dpbusd_epi32(sum, a, b); }
-};
-
-#elif defined(__AVX512BW__)
-
-struct Int8Step {
-  using Vector = __m512i;
-  static constexpr int kOperations = 2 * 32;
-  static Vector operand() { return _mm512_set1_epi16(3); }
-  static Vector run(Vector sum, Vector a, Vector b) {
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
-  }
-};
-
-#elif defined(__AVXVNNI__)
-
-struct Int8Step {
-  using Vector = __m256i;
-  static constexpr int kOperations = 2 * 32;
-  static Vector operand() { return _mm256_set1_epi8(3); }
-  static Vector run(Vector sum, Vector a, Vector b) { return _mm256_dpbusd_avx_epi32(sum, a, b); }
-};
-
-#elif defined(__AVX2__)
-
-struct Int8Step {
-  using Vector = __m256i;
-  static constexpr int kOperations = 2 * 16;
-  static Vector operand() { return _mm256_set1_epi16(3); }
-  static Vector run(Vector sum, Vector a, Vector b) {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
-  }
-};
-
-#else
-
-struct Int8Step {
-  using Vector = int16_t __attribute__((vector_size(16)));
-  static constexpr int kOperations = 2 * 8;
-  static Vector operand() { return Vector{3, 3, 3, 3, 3, 3, 3, 3}; }
-  static Vector run(Vector sum, Vector a, Vector b) { return sum + a * b; }
-};
-
-#endif
-
-template <class Step>
+template <class Dot>
 double run_steps(int64_t iterations) {
-  using Vector = typename Step::Vector;
-  Vector a = Step::operand();
-  Vector b = Step::operand();
+  I32 a = splat(unit<Dot>());
+  I32 b = splat(unit<Dot>());
   renew(b);  // a product with a known constant may become a shift
-  Vector sums[kAccumulators] = {};
+  typename Dot::Acc sums[kAccumulators] = {};
   for (int64_t i = 0; i < iterations; ++i) {
 #pragma GCC unroll 24
     for (int j = 0; j < kAccumulators; ++j) {
       renew(a);
-      sums[j] = Step::run(sums[j], a, b);
+      sums[j] = Dot::step(sums[j], a, b);
     }
   }
 #pragma GCC unroll 24
   for (int j = 0; j < kAccumulators; ++j) renew(sums[j]);  // a result that nobody needs is dropped
-  return static_cast<double>(iterations) * kAccumulators * Step::kOperations;
+  constexpr int kOperations = 2 * Dot::kPack * kLanes;
+  return static_cast<double>(iterations) * kAccumulators * kOperations;
 }
 
 }  // namespace
@@ -156,11 +60,11 @@ double run_steps(int64_t iterations) {
 double run_roof_loop(RoofKind kind, int64_t iterations) {
   switch (kind) {
     case RoofKind::kFloat32:
-      return run_steps<Float32Step>(iterations);
+      return run_steps<DotF32>(iterations);
     case RoofKind::kBFloat16:
-      return run_steps<BFloat16Step>(iterations);
+      return run_steps<DotWide>(iterations);
     case RoofKind::kInt8:
-      return run_steps<Int8Step>(iterations);
+      return run_steps<DotInt8>(iterations);
   }
   return 0;
 }
