@@ -22,7 +22,7 @@ ROOMS = {
     "nn": {"base", "kernels", "io", "attention", "comm"},
     "cache": {"base", "kernels", "nn", "comm"},
     "parallel": {"base", "comm", "attention"},
-    "models": {"base", "io", "attention", "nn"},
+    "models": {"base", "io", "comm", "attention", "nn"},
     "pipelines": {"base", "io", "text", "comm", "attention", "nn", "cache", "parallel", "models"},
 }
 

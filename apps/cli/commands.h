@@ -4,9 +4,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include "ranks.h"
+
 namespace cachedit::cli {
 
-void add_generate(CLI::App& app);
+/// Runs on all ranks that a launcher started; `ranks` must outlive the run.
+void add_generate(CLI::App& app, Ranks& ranks);
 void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_backends(CLI::App& app);

@@ -1,6 +1,11 @@
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <sstream>
+#include <thread>
 
 #include "cachedit/attention.h"
 #include "cachedit/enable_cache.h"
@@ -46,19 +51,45 @@ GenerateRequest make_request(const ImageSettings& s, const GenerateOptions& opti
   return request;
 }
 
+/// Files and threads may differ from machine to machine, all else must not.
+void require_same_arguments(const CLI::App& command, const World& world) {
+  if (world.size() == 1) return;
+  std::istringstream given(command.config_to_str());
+  std::string text;
+  for (std::string line; std::getline(given, line);) {
+    bool local = false;
+    for (const char* name : {"model-path=", "save-path=", "json=", "contact-sheet=", "device=",
+                             "threads=", "quiet=", "op-library=", "prompt-file=", "config-path="}) {
+      local |= line.starts_with(name);
+    }
+    if (!local) text += line + "\n";
+  }
+  world.require_equal("arguments", text);
+}
+
 /// One call of the command: everything that outlives a single picture.
 class GenerateRun {
  public:
-  explicit GenerateRun(const GenerateOptions& options)
+  GenerateRun(const GenerateOptions& options, Ranks& ranks)
       : options_(options),
+        world_(ranks.world()),
+        speaks_(ranks.speaks()),
         names_(options.save_path, options.format, options.output_type == "latent"),
         model_(options.model_path.empty() ? default_model_path().string() : options.model_path) {
     for (const std::string& path : {options.json, options.contact_sheet}) {
-      if (!path.empty()) check_writable(path);
+      if (!path.empty() && speaks_) check_writable(path);
     }
     if (!options.contact_sheet.empty()) sheet_format();
     report_.format = names_.extension();
     report_.cache_options = options.cache.make();
+    const ParallelismConfig file =
+        report_.cache_options ? report_.cache_options->parallelism_config : ParallelismConfig();
+    parallelism_ = options.parallel.make(file, world_.size());
+    if (report_.cache_options) {
+      // The layout is chosen when the model loads; only the backend is left to enable_cache().
+      report_.cache_options->parallelism_config = {.attention_backend = file.attention_backend};
+    }
+    if (!speaks_) set_log_level(LogLevel::kError);
   }
 
   void run() {
@@ -67,9 +98,12 @@ class GenerateRun {
                                      : read_prompt_file(options_.prompt_file, options_.settings);
     check_image_settings(all);
     const Clock::time_point start = Clock::now();
-    if (options_.threads) set_num_threads(*options_.threads);
+    set_threads();
     for (const std::string& library : options_.op_libraries) attention::load_op_library(library);
-    pipeline_ = load_pipeline(model_, {.dtype = options_.dtype, .device = options_.device});
+    pipeline_ = load_pipeline(model_, {.dtype = options_.dtype,
+                                       .device = options_.device,
+                                       .world = world_,
+                                       .parallelism_config = parallelism_});
     if (!options_.attention_backend.empty()) {
       set_attn_backend(*pipeline_, options_.attention_backend);
     }
@@ -83,18 +117,36 @@ class GenerateRun {
                           : "[" + std::to_string(i + 1) + "/" + std::to_string(all.size()) + "]";
       make_pictures(all[i], label);
     }
+    world_.barrier();  // no rank is done before all of them are
+    if (speaks_) finish(seconds_since(start));
+  }
+
+ private:
+  void finish(double total_seconds) {
     if (!options_.contact_sheet.empty()) write_sheet();
     if (report_.pairs.size() > 1) {
       std::printf("all: %s\n", pair_text(total_of(report_.pairs)).c_str());
     }
-    report_.total_seconds = seconds_since(start);
+    report_.total_seconds = total_seconds;
     if (!options_.json.empty()) {
       write_file(options_.json, to_text(report_json(options_, model_, *pipeline_, report_)));
     }
     if (!options_.quiet) print_summary(report_);
   }
 
- private:
+  /// Ranks of one machine share its cores.
+  void set_threads() const {
+    const int64_t local = world_.size() > 1 ? world_.local_size() : 1;
+    if (options_.threads) {
+      set_num_threads(*options_.threads);
+      return;
+    }
+    const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+    // Fewer than all of them were asked for (OMP_NUM_THREADS) or are ours (process binding).
+    const bool chosen = at::get_num_threads() != cores;
+    if (local > 1 && !chosen) set_num_threads(std::max<int64_t>(1, cores / local));
+  }
+
   /// Latents of a whole batch go into one file.
   int64_t outputs_of(const ImageSettings& settings) const {
     return names_.extension() == "safetensors" ? 1 : settings.num_images_per_prompt.value_or(1);
@@ -111,7 +163,7 @@ class GenerateRun {
   }
 
   GenerateResult draw(GenerateRequest request, const std::string& label) const {
-    Progress progress(options_.quiet, label);
+    Progress progress(options_.quiet || !speaks_, label);
     request.on_step = [&](const StepProgress& step) {
       progress.update(step);
       return !interrupted();
@@ -135,11 +187,12 @@ class GenerateRun {
       GenerateResult without = draw_plain(request, label);
       request.seed = without.seed;
       result = draw(request, label);
-      report_.pairs.push_back(compare_pair(without, result));
+      if (speaks_) report_.pairs.push_back(compare_pair(without, result));
       plain = std::move(without.images);
     } else {
       result = draw(request, label);
     }
+    if (!speaks_) return;
     record(settings, result);
     if (result.latents.defined()) {
       write_latents(settings, result);
@@ -182,6 +235,11 @@ class GenerateRun {
     if (options_.cache.summary()) {
       std::fprintf(stderr, "%s%s\n", summary(result).c_str(), brief_summary(result).c_str());
     }
+    report_.parallel.layout = result.parallel.layout;
+    report_.parallel.ranks = result.parallel.ranks;
+    report_.parallel.bytes_sent += result.parallel.bytes_sent;
+    report_.parallel.messages_sent += result.parallel.messages_sent;
+    report_.parallel.seconds += result.parallel.seconds;
     report_.seconds.text += result.seconds.text;
     report_.seconds.denoise += result.seconds.denoise;
     report_.seconds.decode += result.seconds.decode;
@@ -213,6 +271,9 @@ class GenerateRun {
   }
 
   const GenerateOptions& options_;
+  World world_;
+  bool speaks_;
+  ParallelismConfig parallelism_;
   OutputNames names_;
   std::string model_;
   std::unique_ptr<Pipeline> pipeline_;
@@ -225,15 +286,16 @@ class GenerateRun {
 
 }  // namespace
 
-void add_generate(CLI::App& app) {
+void add_generate(CLI::App& app, Ranks& ranks) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "Generate pictures from prompts");
   add_generate_options(*command, *options);
-  command->callback([options, command] {
+  command->callback([options, command, &ranks] {
     options->has_prompt = command->count("--prompt") > 0;
     check_generate_options(*options);
     install_interrupt_handler();
-    GenerateRun(*options).run();
+    require_same_arguments(*command, ranks.world());
+    GenerateRun(*options, ranks).run();
   });
 }
 

@@ -108,8 +108,11 @@ void add_generate_options(CLI::App& command, GenerateOptions& o) {
                   "(default: CACHE_DIT_ATTN_BACKEND, else native)")
       ->check(not_empty());
   o.cache.add_to(command);
+  o.parallel.add_to(command);
   add_op_library_option(command, o.op_libraries);
-  command.add_option("--threads", o.threads, "CPU threads (default: one per core)")
+  command
+      .add_option("--threads", o.threads,
+                  "CPU threads (default: one per core, shared out among the ranks of a machine)")
       ->check(whole_number());
   command
       .add_option("--save-path", o.save_path,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache_options.h"
+#include "parallel_options.h"
 
 namespace cachedit::cli {
 
@@ -37,6 +38,7 @@ struct GenerateOptions {
   std::string device = "auto";
   std::string attention_backend;  ///< empty: CACHE_DIT_ATTN_BACKEND, else native
   CacheOptions cache;
+  ParallelOptions parallel;
   std::vector<std::string> op_libraries;
   std::optional<int64_t> threads;
   std::string save_path;

@@ -17,8 +17,9 @@ constexpr int kRunError = 1;
 constexpr int kUsageError = 2;
 constexpr int kCancelled = 130;  // as a shell reports a program that Ctrl-C ended
 
-int report(const char* text, int code) {
-  std::fprintf(stderr, "cachedit: error: %s\n", text);
+int report(cachedit::cli::Ranks& ranks, const std::string& text, int code) {
+  const std::string printed = ranks.report_failure(text);
+  if (!printed.empty()) std::fprintf(stderr, "cachedit: error: %s\n", printed.c_str());
   return code;
 }
 
@@ -45,23 +46,24 @@ std::vector<std::string> split_arguments(int argc, char** argv) {
   return arguments;
 }
 
-int parse_and_run(CLI::App& app, int argc, char** argv) {
+int parse_and_run(CLI::App& app, cachedit::cli::Ranks& ranks, int argc, char** argv) {
   try {
     app.parse(split_arguments(argc, argv));
     return 0;
   } catch (const CLI::ParseError& error) {
     // Help and version come as "errors" with exit code 0.
     if (error.get_exit_code() == 0) return app.exit(error);
-    return report(usage_fault(app, error).c_str(), kUsageError);
+    return report(ranks, usage_fault(app, error), kUsageError);
   } catch (const cachedit::Cancelled& error) {
-    std::fprintf(stderr, "cachedit: %s\n", error.what());
+    const std::string printed = ranks.report_failure(error.what());
+    if (!printed.empty()) std::fprintf(stderr, "cachedit: %s\n", printed.c_str());
     return kCancelled;
   } catch (const cachedit::InputError& error) {
-    return report(error.what(), kUsageError);
+    return report(ranks, error.what(), kUsageError);
   } catch (const c10::Error& error) {
-    return report(error.what_without_backtrace(), kRunError);
+    return report(ranks, error.what_without_backtrace(), kRunError);
   } catch (const std::exception& error) {
-    return report(error.what(), kRunError);
+    return report(ranks, error.what(), kRunError);
   }
 }
 
@@ -71,11 +73,12 @@ int main(int argc, char** argv) {
   CLI::App app("Fast diffusion-transformer inference", "cachedit");
   app.set_version_flag("--version", "cachedit " CACHEDIT_VERSION);
   app.require_subcommand(1);
-  cachedit::cli::add_generate(app);
+  cachedit::cli::Ranks ranks;
+  cachedit::cli::add_generate(app, ranks);
   cachedit::cli::add_inspect(app);
   cachedit::cli::add_compare(app);
   cachedit::cli::add_backends(app);
   cachedit::cli::add_bench(app);
   cachedit::cli::add_tune(app);
-  return parse_and_run(app, argc, argv);
+  return parse_and_run(app, ranks, argc, argv);
 }

@@ -124,6 +124,14 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
     pairs.push_back(
         {{"plain_seconds", p.plain_seconds}, {"cached_seconds", p.cached_seconds}, {"psnr", psnr}});
   }
+  nlohmann::ordered_json parallel;  // null for one process
+  if (report.parallel.ranks > 1) {
+    parallel = {{"layout", report.parallel.layout},
+                {"ranks", report.parallel.ranks},
+                {"bytes_sent", report.parallel.bytes_sent},
+                {"messages", report.parallel.messages_sent},
+                {"seconds", report.parallel.seconds}};
+  }
   return {{"version", CACHEDIT_VERSION},
           {"settings", settings},
           {"attention_backend", attention_that_ran(report)},
@@ -136,6 +144,7 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
           {"step_seconds", report.step_seconds},
           {"cache", report.cache},
           {"cache_comparison", pairs},
+          {"parallel", parallel},
           {"peak_memory_bytes", peak_memory_bytes()},
           {"outputs", outputs}};
 }
@@ -151,6 +160,10 @@ void print_summary(const RunReport& r) {
                r.outputs.size(), r.total_seconds, r.load_seconds, r.seconds.text, r.seconds.denoise,
                r.step_seconds.size(), r.seconds.decode, attention_that_ran(r).c_str(),
                static_cast<double>(peak_memory_bytes()) / (1 << 20));
+  if (r.parallel.ranks == 1) return;
+  std::fprintf(stderr, "%ld ranks, %s: rank 0 sent %.1f MiB and exchanged for %.2f s\n",
+               static_cast<long>(r.parallel.ranks), r.parallel.layout.c_str(),
+               static_cast<double>(r.parallel.bytes_sent) / (1 << 20), r.parallel.seconds);
 }
 
 }  // namespace cachedit::cli

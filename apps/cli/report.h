@@ -32,6 +32,7 @@ struct RunReport {
   std::optional<EnableCacheOptions> cache_options;
   nlohmann::ordered_json cache = nlohmann::ordered_json::array();     ///< one object per context
   std::vector<CachePair> pairs;                                       ///< of --compare-cache
+  ParallelStats parallel;                                             ///< of rank 0
   nlohmann::ordered_json settings = nlohmann::ordered_json::array();  ///< one object per prompt
 };
 

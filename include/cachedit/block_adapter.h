@@ -53,6 +53,9 @@ struct BlockAdapter {
   /// ...and with this one false as well a block may return one tensor (hidden_states) or two (in
   /// the pattern's order; patterns 2 and 3: encoder_hidden_states first), as cache-dit takes them.
   bool check_num_outputs = true;
+  /// Ranks that hold parts of the same hidden states: they decide together, by the differences of
+  /// all of them, and must call together. The blocks exchange what they need themselves.
+  World world;
 };
 
 /// Where in a request a forward pass stands.

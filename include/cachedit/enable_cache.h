@@ -17,14 +17,10 @@
 #include "cachedit/cache_config.h"
 #include "cachedit/cache_stats.h"
 #include "cachedit/export.h"
+#include "cachedit/parallel.h"
 #include "cachedit/pipeline.h"
 
 namespace cachedit {
-
-struct ParallelismConfig {
-  /// A backend's name, or "auto"; empty: not given.
-  std::string attention_backend;
-};
 
 struct EnableCacheOptions {
   /// Not given beside an attention backend only: caching stays as it is. Else not given:

@@ -14,6 +14,7 @@
 #include "cachedit/cache_stats.h"
 #include "cachedit/export.h"
 #include "cachedit/image.h"
+#include "cachedit/parallel.h"
 
 namespace cachedit {
 
@@ -24,6 +25,10 @@ struct LoadOptions {
   /// "auto" (CUDA where the linked LibTorch has it, else the CPU), "cpu", "cuda", "cuda:N", "npu"
   /// or "npu:N" (with torch_npu's library loaded).
   std::string device = "auto";
+  /// The ranks that generate together, and how they share the work. A layout may be chosen later as
+  /// well, by enable_cache(); chosen here, each rank reads its share of the weights only.
+  World world;
+  ParallelismConfig parallelism_config;
 };
 
 enum class OutputType { kImage, kLatent };
@@ -81,7 +86,7 @@ struct GenerateRequest {
   bool vae_slicing = false;
 
   /// Called after every step, on the calling thread; return false to stop (generate then throws
-  /// Cancelled).
+  /// Cancelled, on every rank if there are several).
   std::function<bool(const StepProgress&)> on_step;
 };
 
@@ -105,8 +110,18 @@ struct CacheTrace {
   std::vector<CacheStep> unconditional;  ///< nothing cached without separate CFG
 };
 
+/// What this rank exchanged with others while denoising.
+struct ParallelStats {
+  std::string layout;  ///< "ulysses 2 x tp 2"
+  int64_t ranks = 1;
+  int64_t bytes_sent = 0;
+  int64_t messages_sent = 0;
+  double seconds = 0;  ///< in exchanges, waiting for other ranks included
+};
+
 struct GenerateResult {
-  /// One per prompt and image, prompt-major; empty when the output type is kLatent.
+  /// One per prompt and image, prompt-major; empty when the output type is kLatent, and on ranks
+  /// other than 0.
   std::vector<Image> images;
   /// Packed final latents [B, tokens, channels]; defined when the output type is kLatent.
   at::Tensor latents;
@@ -125,6 +140,7 @@ struct GenerateResult {
   /// caching. summary() in enable_cache.h shows it.
   std::vector<CacheStats> cache;
   std::vector<CacheTrace> cache_traces;  ///< one per entry of `cache`
+  ParallelStats parallel;
 };
 
 struct EnableCacheOptions;
@@ -152,6 +168,10 @@ class CACHEDIT_API Pipeline {
   virtual void enable_caching(const EnableCacheOptions& options) = 0;
   virtual void disable_caching() = 0;
   virtual std::string caching() const = 0;
+
+  /// The ranks that it was loaded with, and the layout chosen last.
+  virtual const World& world() const = 0;
+  virtual const ParallelismConfig& parallelism() const = 0;
 };
 
 /// Loads a folder in diffusers' layout, or a hub name ("org/name") that the local Hugging Face

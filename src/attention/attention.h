@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -25,6 +26,8 @@ struct Inputs {
   bool enable_gqa = false;
   /// Asks for Result::lse.
   bool return_lse = false;
+  /// Set by what wraps attention over several ranks: some backends take masks only without it.
+  bool under_context_parallelism = false;
 };
 
 struct Result {
@@ -34,12 +37,27 @@ struct Result {
   std::string_view backend = {};
 };
 
+/// Query, key and value as functions, so that one can travel to other ranks while the next is
+/// computed. Each is called once, in an order that the attention chooses.
+struct Projections {
+  std::function<at::Tensor()> query;
+  std::function<at::Tensor()> key;
+  std::function<at::Tensor()> value;
+  /// Work of the caller that needs no attention, or empty: called once, where it hides the most
+  /// communication.
+  std::function<void()> meanwhile = {};
+};
+
 class Attention {
  public:
   virtual ~Attention() = default;
   /// Rows that no key takes part in give zeros and lse = -inf. Throws InputError where the inputs
   /// contradict each other or the contract, UnsupportedError where only this backend cannot.
   virtual Result operator()(const Inputs& inputs) const = 0;
+
+  /// The same, query, key and value in `rest` being undefined. Without ranks to talk to: all
+  /// projections, attention, `meanwhile`.
+  virtual Result project_and_attend(const Projections& projections, Inputs rest) const;
 };
 
 /// ATen's scaled_dot_product_attention on whichever device the inputs are: for the parts of a

@@ -9,6 +9,9 @@
 namespace cachedit::attention {
 namespace {
 
+constexpr const char* kMaskOnOneDeviceOnly =
+    "it takes a mask on one device only, not under context parallelism";
+
 const char* mask_name(MaskKind kind) {
   switch (kind) {
     case MaskKind::kBool:
@@ -35,6 +38,9 @@ std::optional<std::string> why_not_mask(const Capabilities& can, const Request& 
   if (r.mask == MaskKind::kNone) return std::nullopt;
   const char* got = mask_name(r.mask);
   if (!can.mask) return c10::str("it takes no mask: got ", got);
+  if (r.under_context_parallelism && !can.mask_under_context_parallelism) {
+    return c10::str(kMaskOnOneDeviceOnly, ": got ", got);
+  }
   if (!can.float_mask && r.mask != MaskKind::kBool) {
     return c10::str("it takes bool masks only: got ", got);
   }
@@ -86,7 +92,8 @@ Request describe(const Inputs& in) {
             .head_dim = q.size(3),
             .is_causal = in.is_causal,
             .enable_gqa = in.enable_gqa,
-            .return_lse = in.return_lse};
+            .return_lse = in.return_lse,
+            .under_context_parallelism = in.under_context_parallelism};
   if (in.mask.defined()) {
     const at::ScalarType type = in.mask.scalar_type();
     r.mask = type == at::kBool ? MaskKind::kBool
@@ -119,7 +126,7 @@ std::optional<std::string> why_not(const DeviceSupport& support, const Request& 
 std::optional<std::string> why_not_mask_under_context_parallelism(const DeviceSupport& support) {
   if (!support.can.mask) return "it takes no mask";
   if (!support.can.mask_under_context_parallelism) {
-    return "it takes a mask on one device only, not under context parallelism";
+    return kMaskOnOneDeviceOnly;
   }
   return std::nullopt;
 }

@@ -32,6 +32,7 @@ struct Request {
   bool is_causal = false;
   bool enable_gqa = false;
   bool return_lse = false;
+  bool under_context_parallelism = false;
 };
 
 /// `inputs` have shapes that fit together (contract.h's normalise()).

@@ -14,10 +14,15 @@ struct Environment {
   std::string cpu_isa;            // CACHEDIT_CPU_ISA: instruction level of the CPU kernels
   std::string attention_backend;  // CACHE_DIT_ATTN_BACKEND
   std::string attention_checks;   // CACHE_DIT_ATTN_CHECKS
+  std::string comm_timeout;       // CACHEDIT_COMM_TIMEOUT: seconds
   std::string hf_home;            // HF_HOME
   std::string hf_hub_cache;       // HF_HUB_CACHE
   std::string xdg_cache_home;     // XDG_CACHE_HOME
   std::string home;               // HOME
+  // Set by launchers: how many processes they started together.
+  std::string ompi_comm_world_size;  // OMPI_COMM_WORLD_SIZE: Open MPI
+  std::string pmi_size;              // PMI_SIZE: MPICH and its relatives
+  std::string slurm_step_num_tasks;  // SLURM_STEP_NUM_TASKS: srun
 };
 
 /// The environment as it was at the first call.

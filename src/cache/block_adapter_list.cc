@@ -17,6 +17,7 @@ CachedList::CachedList(const BlockAdapter& adapter, const AdaptedBlocks& list, C
                        std::string mask_policy)
     : list_(list),
       mask_policy_(std::move(mask_policy)),
+      world_(adapter.world),
       checks_(adapter.check_forward_pattern),
       separate_(adapter.has_separate_cfg) {
   for (size_t i = 0; i < list_.blocks.size(); ++i) {
@@ -127,7 +128,8 @@ std::unique_ptr<CachedBlockRunner> CachedList::make_runner(const std::optional<R
   // Where nobody says how many steps there are, a mask does.
   steps_ = steps.value_or(static_cast<int64_t>(mask.size()));
   check_steps(options, steps_);
-  return std::make_unique<CachedBlockRunner>(RunnerOptions{.cache = std::move(options)});
+  return std::make_unique<CachedBlockRunner>(RunnerOptions{
+      .cache = std::move(options), .group = world_.size() > 1 ? &world_.communicator() : nullptr});
 }
 
 }  // namespace cachedit::cache

@@ -42,6 +42,7 @@ class CachedList {
 
   AdaptedBlocks list_;
   std::string mask_policy_;
+  World world_;
   bool checks_;
   bool separate_;
   std::vector<std::unique_ptr<FunctionBlock>> blocks_;

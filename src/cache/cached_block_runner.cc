@@ -31,6 +31,18 @@ nn::Streams run_range(const nn::BlockList& list, int64_t begin, int64_t end, nn:
   return streams;
 }
 
+/// A residual of a whole sequence and a part of one would be nonsense, or a crash.
+void check_same_tokens(const at::Tensor& before, const at::Tensor& after,
+                       const nn::BlockList& list) {
+  if (!before.defined() || before.sizes() == after.sizes()) return;
+  fail<UnsupportedError>("cache", "the blocks of '", list.name,
+                         "' must keep the shape of the hidden "
+                         "states: got ",
+                         before.sizes(), " before the first and ", after.sizes(),
+                         " after the Fn-th; split a sequence before the first block and gather it "
+                         "after the last");
+}
+
 nn::Streams reuse(Context& cache, const nn::Streams& in, int64_t slot, const nn::BlockList& list) {
   // A forecast may be a kept tensor: blocks that write get a copy.
   return keep_safe(nn::Streams{.hidden = cache.reuse(in.hidden, slot),
@@ -49,6 +61,7 @@ nn::Streams run_db_cache(Context& cache, const nn::BlockList& list, nn::Streams 
   const at::Tensor entry = keep_safe(streams.hidden, list);
   streams = run_range(list, 0, first, std::move(streams), context);
   const at::Tensor base = by_mask || cache.compares_hidden_states() ? at::Tensor() : entry;
+  check_same_tokens(base, streams.hidden, list);
   if (cache.can_reuse({streams.hidden, base, streams.encoder}, kMiddle)) {
     cache.count_reuse();
     streams = reuse(cache, streams, kMiddle, list);
@@ -150,7 +163,8 @@ Context& CachedBlockRunner::context_of(const nn::BlockList& list, const nn::Step
   }
   check_blocks(options, static_cast<int64_t>(list.blocks.size()), list.name);
   check_steps(options, step.num_steps);
-  contexts_.push_back(std::make_unique<Context>(std::string(list.name), std::move(options)));
+  contexts_.push_back(
+      std::make_unique<Context>(std::string(list.name), std::move(options), options_.group));
   index_.emplace(list.name, position);
   return *contexts_[position];
 }

@@ -17,6 +17,9 @@ struct RunnerOptions {
   bool separate_lists = false;
   /// For the first, second... context in the order in which they first run.
   std::vector<ParamsModifier> modifiers;
+  /// The ranks that hold parts of the streams and run the same blocks: they decide together. Null:
+  /// this one alone. Must outlive the runner.
+  comm::Communicator* group = nullptr;
 };
 
 class CachedBlockRunner final : public nn::BlockRunner {

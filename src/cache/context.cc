@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cache/residual_difference.h"
+#include "comm/collectives.h"
 
 namespace cachedit::cache {
 namespace {
@@ -27,12 +28,24 @@ void subtract_into(at::Tensor& buffer, const at::Tensor& value, const at::Tensor
   }
 }
 
+/// Of the tokens of all ranks, so that they decide alike, and as one rank with all tokens would.
+DifferenceSums over_all_ranks(const DifferenceSums& sums, comm::Communicator& group) {
+  const std::vector<double> all =
+      comm::all_reduce_sum(group, {sums.change, sums.magnitude, sums.important_change,
+                                   sums.important_magnitude, sums.important_tokens});
+  return {.change = all[0],
+          .magnitude = all[1],
+          .important_change = all[2],
+          .important_magnitude = all[3],
+          .important_tokens = all[4]};
+}
+
 int64_t bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0; }
 
 }  // namespace
 
-Context::Context(std::string name, CacheOptions options)
-    : name_(std::move(name)), options_(std::move(options)) {
+Context::Context(std::string name, CacheOptions options, comm::Communicator* group)
+    : name_(std::move(name)), options_(std::move(options)), group_(group) {
   check(options_);
   if (options_.type == CacheType::kDBPrune && options_.calibrator &&
       options_.config.force_reduce_calibrator_vram) {
@@ -184,8 +197,11 @@ bool Context::can_reuse(const Compared& now, int64_t slot) {
 
 bool Context::fits(const Compared& now, const Slot& slot) const {
   const bool encoder_fits = !now.encoder.defined() || now.encoder.sizes() == slot.encoder_sizes;
-  return encoder_fits &&
-         shape_matches(slot.compared, now.states, options_.config.downsample_factor);
+  const bool here =
+      encoder_fits && shape_matches(slot.compared, now.states, options_.config.downsample_factor);
+  if (group_ == nullptr) return here;
+  // Another length may change one rank's part alone: what only one rank knows decides nothing.
+  return comm::all_reduce_sum(*group_, {here ? 0.0 : 1.0})[0] == 0;
 }
 
 bool Context::similar(const Compared& now, int64_t slot, Slot& kept) {
@@ -211,10 +227,11 @@ double Context::difference(const Compared& now, int64_t slot, const Slot& kept) 
       return conditional->second.diff;
     }
   }
-  return relative_difference(
+  const DifferenceSums sums = difference_sums(
       kept.compared, now.states, now.base,
       {.downsample_factor = options_.config.downsample_factor,
        .important_condition_threshold = options_.config.important_condition_threshold});
+  return group_ == nullptr ? sums.relative() : over_all_ranks(sums, *group_).relative();
 }
 
 const std::vector<double>* Context::diffs_of_step(const Branch& branch) const {

@@ -13,13 +13,15 @@
 #include "cache/calibrators/calibrator.h"
 #include "cache/config_check.h"
 #include "cachedit/cache_stats.h"
+#include "comm/communicator.h"
 
 namespace cachedit::cache {
 
 class Context {
  public:
-  /// Throws ConfigError for options out of range.
-  Context(std::string name, CacheOptions options);
+  /// `group`: the ranks that hold parts of the same states and decide together, all of which must
+  /// make the same calls; null: this one alone. Throws ConfigError for options out of range.
+  Context(std::string name, CacheOptions options, comm::Communicator* group = nullptr);
 
   /// Starts a forward pass: drops stale state where the options say so, then advances counters.
   void begin_step();
@@ -88,6 +90,7 @@ class Context {
   bool in_warmup() const;
   bool limits_reached();
   double threshold() const;
+  /// On every rank.
   bool fits(const Compared& now, const Slot& kept) const;
   bool similar(const Compared& now, int64_t slot, Slot& kept);
   double difference(const Compared& now, int64_t slot, const Slot& kept) const;
@@ -100,6 +103,7 @@ class Context {
 
   std::string name_;
   CacheOptions options_;
+  comm::Communicator* group_;
   Branch main_;
   Branch cfg_;
   int64_t executed_steps_ = 0;

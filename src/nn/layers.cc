@@ -1,11 +1,16 @@
 #include "nn/layers.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/group_norm.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rms_norm.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "base/fail.h"
+#include "comm/collectives.h"
 
 namespace cachedit::nn {
 namespace {
@@ -16,13 +21,35 @@ std::optional<at::Tensor> if_defined(const at::Tensor& t) {
 
 }  // namespace
 
-Linear::Linear(const WeightScope& scope, int64_t in_features, int64_t out_features, Bias bias)
-    : weight_(scope.take("weight", {out_features, in_features})) {
-  if (bias == Bias::kYes) bias_ = scope.take("bias", {out_features});
+Linear::Linear(const WeightScope& scope, int64_t in_features, int64_t out_features, Bias bias,
+               std::optional<at::ScalarType> dtype) {
+  const at::ScalarType type = dtype.value_or(scope.dtype());
+  const std::vector<int64_t> shape = {out_features, in_features};
+  const ShardRule* rule = scope.shard_rule();
+  if (rule == nullptr) {
+    weight_ = scope.take_as("weight", shape, type);
+    if (bias == Bias::kYes) bias_ = scope.take_as("bias", {out_features}, type);
+    return;
+  }
+  shard_ = rule->shard;
+  group_ = scope.shard_group();
+  const bool rows = shard_ == Shard::kRows;
+  weight_ = scope.take_share("weight", shape, rows ? 1 : 0, *rule, type);
+  if (bias == Bias::kNo) return;
+  bias_ = rows ? scope.take_as("bias", {out_features}, type)
+               : scope.take_share("bias", {out_features}, 0, *rule, type);
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {
-  return at::linear(x, weight_, if_defined(bias_));
+  if (shard_ != Shard::kRows) {
+    const at::Tensor y = at::linear(x, weight_, if_defined(bias_));
+    if (shard_ != Shard::kGatheredColumns) return y;
+    const std::vector<int64_t> sizes(static_cast<size_t>(group_->size()), y.size(-1));
+    return comm::all_gather(*group_, y, sizes, -1);
+  }
+  at::Tensor y = at::linear(x, weight_).contiguous();
+  comm::all_reduce_sum(*group_, y);
+  return bias_.defined() ? y.add_(bias_) : y;
 }
 
 LayerNorm::LayerNorm(const WeightScope& scope, int64_t width, double eps)
@@ -48,7 +75,8 @@ GroupNorm::GroupNorm(const WeightScope& scope, int64_t groups, int64_t channels,
       weight_(scope.take("weight", {channels})),
       bias_(scope.take("bias", {channels})) {}
 
-at::Tensor GroupNorm::operator()(const at::Tensor& x) const {
+at::Tensor GroupNorm::operator()(const at::Tensor& x, const SpatialShard* shard) const {
+  if (shard != nullptr) return shard->group_norm(x, groups_, weight_, bias_, eps_);
   return at::group_norm(x, groups_, weight_, bias_, eps_);
 }
 
@@ -58,9 +86,46 @@ Conv2d::Conv2d(const WeightScope& scope, int64_t in_channels, int64_t out_channe
       weight_(scope.take("weight", {out_channels, in_channels, options.kernel, options.kernel})),
       bias_(scope.take("bias", {out_channels})) {}
 
-at::Tensor Conv2d::operator()(const at::Tensor& x) const {
+at::Tensor Conv2d::operator()(const at::Tensor& x, const SpatialShard* shard) const {
+  if (shard != nullptr) return convolve_strip(x, *shard);
+  return convolve(x, options_.padding);
+}
+
+at::Tensor Conv2d::convolve(const at::Tensor& x, int64_t padding_above_and_below) const {
   return at::conv2d(x, weight_, bias_, {options_.stride, options_.stride},
-                    {options_.padding, options_.padding});
+                    {padding_above_and_below, options_.padding});
+}
+
+at::Tensor Conv2d::convolve_strip(const at::Tensor& x, const SpatialShard& shard) const {
+  if (options_.kernel == 1 && options_.stride == 1 && options_.padding == 0) return convolve(x, 0);
+  if (options_.kernel != 3 || options_.stride != 1 || options_.padding != 1) {
+    fail<UnsupportedError>("conv2d",
+                           "strips need a kernel of 1, or of 3 with stride and padding 1: got "
+                           "kernel ",
+                           options_.kernel, ", stride ", options_.stride, ", padding ",
+                           options_.padding);
+  }
+  Halo halo = shard.start_halo(x, HaloSides::kBoth);
+  const int64_t rows = x.size(2);
+  if (rows == 1) {
+    halo.wait();
+    const at::Tensor zeros = at::zeros_like(x);
+    return convolve(at::cat({halo.above.defined() ? halo.above : zeros, x,
+                             halo.below.defined() ? halo.below : zeros},
+                            2),
+                    0);
+  }
+  // While the neighbours' rows travel, as if there were none: right but for the outermost rows. To
+  // compute these again costs less than a copy of the strip with its halo.
+  at::Tensor y = convolve(x, 1);
+  halo.wait();
+  if (halo.above.defined()) {
+    y.narrow(2, 0, 1).copy_(convolve(at::cat({halo.above, x.narrow(2, 0, 2)}, 2), 0));
+  }
+  if (halo.below.defined()) {
+    y.narrow(2, rows - 1, 1).copy_(convolve(at::cat({x.narrow(2, rows - 2, 2), halo.below}, 2), 0));
+  }
+  return y;
 }
 
 Embedding::Embedding(const WeightScope& scope, int64_t count, int64_t width)

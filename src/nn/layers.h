@@ -4,27 +4,32 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
+#include "nn/spatial.h"
 #include "nn/weight_scope.h"
 
 namespace cachedit::nn {
 
 enum class Bias { kYes, kNo };
 
-/// y = x W^T + b. Weight "weight" [out, in], "bias" [out].
+/// y = x W^T + b. Weight "weight" [out, in], "bias" [out]. Where the scope has a shard rule for the
+/// layer, this rank holds its share of the weight only (shard.h says what it takes and gives).
 class Linear {
  public:
+  /// `dtype`: of the parameters, in place of the scope's.
   Linear(const WeightScope& scope, int64_t in_features, int64_t out_features,
-         Bias bias = Bias::kYes);
-  /// [..., in] -> [..., out]
+         Bias bias = Bias::kYes, std::optional<at::ScalarType> dtype = std::nullopt);
+  /// [..., in] -> [..., out], this rank's share of these where the rule says so. With Shard::kRows
+  /// and kGatheredColumns all ranks of the group must call together.
   at::Tensor operator()(const at::Tensor& x) const;
-  int64_t in_features() const { return weight_.size(1); }
-  int64_t out_features() const { return weight_.size(0); }
   at::ScalarType dtype() const { return weight_.scalar_type(); }
 
  private:
   at::Tensor weight_;
   at::Tensor bias_;  // undefined without bias
+  std::optional<Shard> shard_;
+  comm::Communicator* group_ = nullptr;
 };
 
 /// Normalizes the last dimension. Without affine parameters where built from a width alone.
@@ -58,7 +63,8 @@ class RmsNorm {
 class GroupNorm {
  public:
   GroupNorm(const WeightScope& scope, int64_t groups, int64_t channels, double eps);
-  at::Tensor operator()(const at::Tensor& x) const;
+  /// With `shard`, x is this rank's strip of rows and the statistics are the whole picture's.
+  at::Tensor operator()(const at::Tensor& x, const SpatialShard* shard = nullptr) const;
 
  private:
   int64_t groups_;
@@ -78,9 +84,14 @@ class Conv2d {
  public:
   Conv2d(const WeightScope& scope, int64_t in_channels, int64_t out_channels,
          const ConvOptions& options);
-  at::Tensor operator()(const at::Tensor& x) const;
+  /// With `shard`, x is this rank's strip of rows, and so is the result. The kernel must be 1, or 3
+  /// with stride and padding 1.
+  at::Tensor operator()(const at::Tensor& x, const SpatialShard* shard = nullptr) const;
 
  private:
+  at::Tensor convolve(const at::Tensor& x, int64_t padding_above_and_below) const;
+  at::Tensor convolve_strip(const at::Tensor& x, const SpatialShard& shard) const;
+
   ConvOptions options_;
   at::Tensor weight_;
   at::Tensor bias_;

@@ -1,5 +1,6 @@
 #include "nn/weight_scope.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <set>
@@ -15,9 +16,29 @@ struct WeightScope::State {
   std::set<std::string, std::less<>> used;
   std::vector<std::string> missing;
   std::vector<std::string> misshapen;
+  int64_t bytes = 0;
+
+  at::Tensor keep(const at::Tensor& stored, at::ScalarType wanted) {
+    at::Tensor tensor = stored.to(options.device, wanted);
+    bytes += static_cast<int64_t>(tensor.nbytes());
+    return tensor;
+  }
 };
 
 namespace {
+
+/// Whether `layer` is `pattern`, in which "*" stands for one part between dots.
+bool matches(std::string_view pattern, std::string_view layer) {
+  while (true) {
+    const std::string_view wanted = pattern.substr(0, pattern.find('.'));
+    const std::string_view got = layer.substr(0, layer.find('.'));
+    if (wanted != "*" && wanted != got) return false;
+    const bool last = wanted.size() == pattern.size(), last_got = got.size() == layer.size();
+    if (last || last_got) return last && last_got;
+    pattern.remove_prefix(wanted.size() + 1);
+    layer.remove_prefix(got.size() + 1);
+  }
+}
 
 /// Appends ": a, b, ... and 12 more" for a group of faults.
 void append_group(std::string& text, const char* title, const std::vector<std::string>& items) {
@@ -55,7 +76,52 @@ at::Tensor WeightScope::take_as(std::string_view name, at::IntArrayRef shape,
                                          at::IntArrayRef(entry.shape)));
     return placeholder;
   }
-  return state_->store->tensor(full).to(state_->options.device, dtype);
+  return state_->keep(state_->store->tensor(full), dtype);
+}
+
+at::Tensor WeightScope::take_share(std::string_view name, at::IntArrayRef shape, int64_t dim,
+                                   const ShardRule& rule, at::ScalarType dtype) const {
+  const comm::Communicator& group = *shard_group();
+  std::vector<int64_t> parts = rule.parts;
+  if (parts.empty()) parts.push_back(shape[static_cast<size_t>(dim)]);
+  std::vector<int64_t> share = shape.vec();
+  share[static_cast<size_t>(dim)] /= group.size();
+  for (const int64_t part : parts) {
+    if (part % group.size() == 0) continue;
+    fail<UnsupportedError>(prefix_ + std::string(name), "tensor parallelism needs ", part,
+                           " to divide by the number of ranks: got ", group.size());
+  }
+  const std::string full = prefix_ + std::string(name);
+  const bool fits =
+      state_->store->contains(full) && at::IntArrayRef(state_->store->entry(full).shape) == shape;
+  if (!fits) {
+    take_as(name, shape, dtype);  // records the fault
+    return at::empty(share, at::TensorOptions().dtype(dtype).device("meta"));
+  }
+  state_->used.insert(full);
+  const at::Tensor whole = state_->store->tensor(full);
+  std::vector<at::Tensor> pieces;
+  int64_t begin = 0;
+  for (const int64_t part : parts) {
+    const int64_t own = part / group.size();
+    pieces.push_back(whole.narrow(dim, begin + own * group.rank(), own));
+    begin += part;
+  }
+  return state_->keep(pieces.size() == 1 ? pieces[0].contiguous() : at::cat(pieces, dim), dtype);
+}
+
+const ShardRule* WeightScope::shard_rule() const {
+  const TensorParallel& parallel = state_->options.tensor_parallel;
+  if (parallel.group == nullptr || parallel.group->size() == 1 || prefix_.empty()) return nullptr;
+  const std::string_view layer = std::string_view(prefix_).substr(0, prefix_.size() - 1);
+  for (const ShardRule& rule : parallel.rules) {
+    if (matches(rule.layer, layer)) return &rule;
+  }
+  return nullptr;
+}
+
+comm::Communicator* WeightScope::shard_group() const {
+  return state_->options.tensor_parallel.group;
 }
 
 bool WeightScope::contains(std::string_view name) const {
@@ -73,6 +139,8 @@ WeightLoader::WeightLoader(const io::WeightStore& store, const WeightOptions& op
 }
 
 WeightScope WeightLoader::root() const { return WeightScope(state_, ""); }
+
+int64_t WeightLoader::bytes() const { return state_->bytes; }
 
 void WeightLoader::finish(const std::vector<std::string>& ignored_prefixes) const {
   std::vector<std::string> extra;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/weight_store.h"
+#include "nn/shard.h"
 
 namespace cachedit::nn {
 
@@ -19,6 +20,7 @@ struct WeightOptions {
   /// Converts floating-point tensors; std::nullopt keeps the stored dtype.
   std::optional<at::ScalarType> dtype;
   at::Device device = at::kCPU;
+  TensorParallel tensor_parallel = {};
 };
 
 /// A prefix of tensor names. Cheap to copy; valid as long as its WeightLoader.
@@ -34,6 +36,17 @@ class WeightScope {
   at::Tensor take(std::string_view name, at::IntArrayRef shape) const;
   /// The same, kept in `dtype` whatever the options say.
   at::Tensor take_as(std::string_view name, at::IntArrayRef shape, at::ScalarType dtype) const;
+
+  /// This rank's share of dimension `dim` of the tensor "<prefix><name>", which has `shape` as a
+  /// whole; the rule's parts, or the dimension, must divide by the ranks (UnsupportedError naming
+  /// both). Copies where the share does not lie in one piece.
+  at::Tensor take_share(std::string_view name, at::IntArrayRef shape, int64_t dim,
+                        const ShardRule& rule, at::ScalarType dtype) const;
+
+  /// The rule for the layer of this prefix; null: whole, as it always is with one rank.
+  const ShardRule* shard_rule() const;
+  /// The ranks that share weights out.
+  comm::Communicator* shard_group() const;
 
   bool contains(std::string_view name) const;
   const std::string& prefix() const { return prefix_; }
@@ -59,6 +72,9 @@ class WeightLoader {
   WeightLoader(const io::WeightStore& store, const WeightOptions& options);
 
   WeightScope root() const;
+
+  /// Bytes of all tensors that were taken, as this rank holds them.
+  int64_t bytes() const;
 
   /// Throws WeightError listing every missing, wrong-shaped and left-over tensor. Left-overs whose
   /// name starts with one of `ignored_prefixes` are known to be unused and pass in silence.

@@ -99,11 +99,31 @@ void check_options(const cache::RunnerOptions& options, const std::string& mask_
   check_lists(filled, lists);
 }
 
+[[noreturn]] void refuse_one_branch(const char* why) {
+  fail<UnsupportedError>("cache", "with cfg_size 2 each guidance branch decides for itself, but ",
+                         why, "; change that, or leave cfg_size out");
+}
+
+/// Options for ranks that see every second pass of separate CFG only.
+void make_one_branch(DBCacheConfig& config) {
+  if (!config.enable_separate_cfg.value_or(true)) {
+    refuse_one_branch("enable_separate_cfg: false makes the branches share one state");
+  }
+  if (!config.cfg_diff_compute_separate) {
+    refuse_one_branch("cfg_diff_compute_separate: false takes the conditional branch's difference");
+  }
+  config.enable_separate_cfg = false;
+  std::optional<int64_t>& hint = config.force_refresh_step_hint;
+  if (!hint) return;
+  if (*hint % 2 != 0) refuse_one_branch("an odd force_refresh_step_hint falls between them");
+  *hint /= 2;  // it counts passes
+}
+
 }  // namespace
 
 bool chooses_caching(const EnableCacheOptions& options) {
   const bool backend_only =
-      !options.attention_backend.empty() || !options.parallelism_config.attention_backend.empty();
+      !options.attention_backend.empty() || options.parallelism_config != ParallelismConfig();
   const bool caching = !options.steps_mask_policy.empty() ||
                        !std::holds_alternative<std::monostate>(options.cache_config) ||
                        options.calibrator_config || !options.params_modifiers.empty() ||
@@ -132,7 +152,7 @@ std::string CacheChoice::name() const {
 }
 
 std::unique_ptr<cache::CachedBlockRunner> CacheChoice::make(int64_t steps,
-                                                            bool separate_cfg) const {
+                                                            const Passes& passes) const {
   if (!options_) return nullptr;
   if (options_->cache.linear && options_->cache.linear->num_inference_steps != steps) {
     fail<ConfigError>("linear calibrator", "the coefficients were fitted for ",
@@ -141,9 +161,14 @@ std::unique_ptr<cache::CachedBlockRunner> CacheChoice::make(int64_t steps,
   }
   cache::RunnerOptions own = *options_;
   fill_mask(own, mask_policy_, steps);
+  own.group = passes.group;
   const auto fill = [&](DBCacheConfig& config) {
-    if (separate_cfg && !config.enable_separate_cfg) config.enable_separate_cfg = true;
+    if (passes.separate_cfg && !config.enable_separate_cfg) config.enable_separate_cfg = true;
+    if (passes.one_branch) make_one_branch(config);
   };
+  if (passes.one_branch && own.cache.config.enable_dynamic_prune_threshold) {
+    refuse_one_branch("enable_dynamic_prune_threshold takes the conditional branch's differences");
+  }
   fill(own.cache.config);
   for (ParamsModifier& modifier : own.modifiers) {
     if (modifier.cache_config) fill(*modifier.cache_config);

@@ -31,9 +31,14 @@ class CacheChoice {
   /// "DBCache_F8B0_W8I1M0MC0_R0.08_T0O0"; empty: caching is off.
   std::string name() const;
 
-  /// A runner for one request of `steps` steps; null: caching is off. `separate_cfg`: the pipeline
-  /// runs a pass per guidance branch. Throws ConfigError where the options do not fit.
-  std::unique_ptr<cache::CachedBlockRunner> make(int64_t steps, bool separate_cfg) const;
+  struct Passes {
+    bool separate_cfg = false;            ///< the pipeline runs a pass per guidance branch...
+    bool one_branch = false;              ///< ...of which these ranks compute one only
+    comm::Communicator* group = nullptr;  ///< ranks that compute a branch together
+  };
+  /// A runner for one request of `steps` steps; null: caching is off. Throws ConfigError where the
+  /// options do not fit, UnsupportedError where one branch alone cannot decide as they say.
+  std::unique_ptr<cache::CachedBlockRunner> make(int64_t steps, const Passes& passes) const;
 
  private:
   std::optional<cache::RunnerOptions> options_;

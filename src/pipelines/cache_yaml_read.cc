@@ -7,6 +7,7 @@
 #include "io/yaml_file.h"
 #include "pipelines/cache_yaml.h"
 #include "pipelines/nearest_name.h"
+#include "pipelines/parallelism_yaml.h"
 
 namespace cachedit {
 namespace pipelines {
@@ -254,36 +255,6 @@ void read_cache_config(const json& object, const std::string& where,
   read(config, "separate_block_lists", options.separate_block_lists);
 }
 
-/// Everything but the attention backend asks for several processes.
-void read_parallelism(const json& object, const std::string& where, EnableCacheOptions& options) {
-  static const Names known = {"attention_backend",
-                              "backend",
-                              "ulysses_size",
-                              "ulysses",
-                              "ring_size",
-                              "ring",
-                              "tp_size",
-                              "tp",
-                              "ulysses_anything",
-                              "ulysses_float8",
-                              "ulysses_async",
-                              "ring_rotate_method",
-                              "ring_convert_to_fp32",
-                              "extra_parallel_modules",
-                              "extra_parallel_kwargs",
-                              "parallel_kwargs",
-                              "cp_plan"};
-  check_keys(object, known, where);
-  for (const char* size : {"ulysses_size", "ulysses", "ring_size", "ring", "tp_size", "tp"}) {
-    const json value = object.value(size, json());
-    if (value.is_null() || value == 1) continue;
-    fail<UnsupportedError>(where, size, " must be 1, this version runs in one process: got ",
-                           io::show_json(value));
-  }
-  JsonConfig config(object, where);
-  read(config, "attention_backend", options.parallelism_config.attention_backend);
-}
-
 }  // namespace
 
 EnableCacheOptions parse_cache_configs(const json& root, const std::string& where,
@@ -313,7 +284,8 @@ EnableCacheOptions parse_cache_configs(const json& root, const std::string& wher
     read_cache_config(root["cache_config"], where + " cache_config", folder, options);
   }
   if (holds("parallelism_config") && !root["parallelism_config"].is_null()) {
-    read_parallelism(root["parallelism_config"], where + " parallelism_config", options);
+    options.parallelism_config =
+        read_parallelism(root["parallelism_config"], where + " parallelism_config");
   }
   JsonConfig config(root, where);
   read(config, "attention_backend", options.attention_backend);

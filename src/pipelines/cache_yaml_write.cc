@@ -5,6 +5,7 @@
 #include "io/yaml_file.h"
 #include "pipelines/cache_choice.h"
 #include "pipelines/cache_yaml.h"
+#include "pipelines/parallelism_yaml.h"
 
 namespace cachedit {
 namespace pipelines {
@@ -160,12 +161,7 @@ std::string cache_configs_text(const EnableCacheOptions& options,
     if (options.separate_block_lists) cache.add("separate_block_lists", true);
     text += cache.text();
   }
-  if (!options.parallelism_config.attention_backend.empty()) {
-    Section parallelism("parallelism_config");
-    parallelism.add("attention_backend",
-                    io::yaml_text(options.parallelism_config.attention_backend));
-    text += parallelism.text();
-  }
+  text += parallelism_text(options.parallelism_config);
   if (!options.attention_backend.empty()) {
     text += "attention_backend: " + io::yaml_text(options.attention_backend) + "\n";
   }

@@ -14,12 +14,15 @@
 #include "base/dtype_name.h"
 #include "base/fail.h"
 #include "base/stopwatch.h"
+#include "comm/collectives.h"
 #include "io/image_resize.h"
 #include "pipelines/cache_trace.h"
+#include "pipelines/cfg_statistics.h"
 #include "pipelines/device.h"
 #include "pipelines/image_tensors.h"
 #include "pipelines/latents.h"
 #include "pipelines/out_of_memory.h"
+#include "pipelines/request_text.h"
 
 namespace cachedit::pipelines {
 namespace {
@@ -48,17 +51,29 @@ int64_t first_step_of(const GenerateRequest& request, int64_t steps) {
 
 }  // namespace
 
-/// What denoise() needs besides the request: one conditioning per guidance branch.
+/// One guidance branch of a run: this rank's tokens, and the attention that knows all ranks' ones.
+struct FluxPipeline::Branch {
+  int64_t index = 0;  ///< 0 conditional, 1 unconditional
+  FluxTokens tokens;
+  models::FluxConditioning conditioning;
+  ParallelAttention attention;
+};
+
+/// What denoise() needs besides the request.
 struct FluxPipeline::Run {
-  models::FluxConditioning conditional;
-  models::FluxConditioning unconditional;
+  std::optional<Branch> conditional;
+  std::optional<Branch> unconditional;
   Schedule schedule;
   int64_t first_step = 0;
-  at::Tensor latents;
+  at::Tensor latents;  ///< this rank's tokens
   at::Tensor guidance;
-  const attention::Attention& attention;
   nn::BlockRunner* runner = nullptr;  ///< null: what caching chooses
 };
+
+ParallelLimits parallel_limits(const models::FluxConfig& config) {
+  return {.attention_heads = config.num_attention_heads,
+          .modules = {"text_encoder", "text_encoder_2", "vae"}};
+}
 
 FluxPipeline::FluxPipeline(FluxParts parts) : parts_(std::move(parts)) {
   const models::FluxConfig& flux = parts_.transformer.config();
@@ -79,8 +94,67 @@ void FluxPipeline::enable_caching(const EnableCacheOptions& options) {
     cache.choose(options, {{"transformer_blocks", flux.num_layers},
                            {"single_transformer_blocks", flux.num_single_layers}});
   }
-  if (!backend.empty()) parts_.attention.choose(backend, AttentionSource::kConfig);
+  AttentionChoice attention = parts_.attention;
+  if (!backend.empty()) attention.choose(backend, AttentionSource::kConfig);
+  if (options.parallelism_config.enabled()) share_out(options.parallelism_config);
+  parts_.attention = std::move(attention);
   cache_ = std::move(cache);
+}
+
+void FluxPipeline::share_out(const ParallelismConfig& config) {
+  ParallelChoice chosen(parts_.parallel.world(), config,
+                        parallel_limits(parts_.transformer.config()));
+  if (chosen.several()) {
+    chosen.world().require_equal("parallelism_config", parallel::to_string(layout_of(config)));
+  }
+  const auto changes = [&](comm::Communicator* before, comm::Communicator* after) {
+    return before != nullptr || after != nullptr;
+  };
+  ParallelChoice& now = parts_.parallel;
+  const bool other_encoders = changes(now.extra("text_encoder"), chosen.extra("text_encoder")) ||
+                              changes(now.extra("text_encoder_2"), chosen.extra("text_encoder_2"));
+  std::unique_ptr<PromptEncoder> prompts;
+  if (other_encoders) {
+    prompts = parts_.loaders.prompts(chosen.extra("text_encoder"), chosen.extra("text_encoder_2"));
+  }
+  if (changes(now.tensor_parallel(), chosen.tensor_parallel())) {
+    parts_.transformer = parts_.loaders.transformer(chosen.tensor_parallel());
+  }
+  if (prompts) parts_.prompts = std::move(prompts);
+  now = std::move(chosen);
+}
+
+void FluxPipeline::require_same_run(const GenerateRequest& request) const {
+  const ParallelChoice& parallel = parts_.parallel;
+  parallel.require_chosen();
+  parallel.check_backend(attention_backend(), parts_.device);
+  if (!parallel.several()) return;
+  parallel.world().require_equal(
+      "request", c10::str(request_text(request), "dtype: ", dtype(),
+                          "\nattention backend: ", attention_backend(), "\ncaching: ", caching(),
+                          "\nlayout: ", parallel::to_string(parallel.mesh().layout())));
+}
+
+uint64_t FluxPipeline::common_seed(const GenerateRequest& request) const {
+  if (request.seed) return *request.seed;
+  at::Tensor seed = at::full({1}, static_cast<int64_t>(random_seed()), at::kLong);
+  comm::Communicator& world = parts_.parallel.world().communicator();
+  seed = seed.to(world.device());
+  comm::broadcast(world, seed, 0);
+  return static_cast<uint64_t>(seed.item<int64_t>());
+}
+
+FluxPipeline::Branch FluxPipeline::make_branch(const PromptEmbeds& embeds, const FluxPlan& plan,
+                                               const attention::Attention& backend) const {
+  const ParallelChoice& parallel = parts_.parallel;
+  const int64_t text = embeds.tokens.size(1), image = plan.grid_height * plan.grid_width;
+  parallel.check_tokens(text, image);
+  const FluxTokens tokens(parallel.mesh().sequence(), text, image);
+  const models::FluxConditioning whole =
+      parts_.transformer.prepare(embeds.tokens, embeds.pooled, plan.grid_height, plan.grid_width);
+  return {.tokens = tokens,
+          .conditioning = tokens.take(whole),
+          .attention = ParallelAttention(backend, parallel, tokens.lengths())};
 }
 
 std::string FluxPipeline::dtype() const { return dtype_name(parts_.transformer.dtype()); }
@@ -98,7 +172,7 @@ PromptEmbeds FluxPipeline::positive_embeds(const GenerateRequest& request,
   if (request.prompt_embeds.defined()) {
     return given_embeds(request.prompt_embeds, request.pooled_prompt_embeds, plan.copies);
   }
-  return parts_.prompts.encode(plan.prompt, plan.prompt_2, plan.copies, plan.max_sequence_length);
+  return parts_.prompts->encode(plan.prompt, plan.prompt_2, plan.copies, plan.max_sequence_length);
 }
 
 PromptEmbeds FluxPipeline::negative_embeds(const GenerateRequest& request,
@@ -107,8 +181,8 @@ PromptEmbeds FluxPipeline::negative_embeds(const GenerateRequest& request,
     return given_embeds(request.negative_prompt_embeds, request.negative_pooled_prompt_embeds,
                         plan.copies);
   }
-  return parts_.prompts.encode(plan.negative_prompt, plan.negative_prompt_2, plan.copies,
-                               plan.max_sequence_length);
+  return parts_.prompts->encode(plan.negative_prompt, plan.negative_prompt_2, plan.copies,
+                                plan.max_sequence_length);
 }
 
 at::Tensor FluxPipeline::noised_image(const GenerateRequest& request, const FluxPlan& plan,
@@ -119,7 +193,8 @@ at::Tensor FluxPipeline::noised_image(const GenerateRequest& request, const Flux
   const Image resized = io::resize_lanczos(*request.image, plan.width, plan.height);
   const at::Tensor pixels = image_to_pixels(resized).to(parts_.device, dtype);
   // The encoder's sample draws from the generator before the noise does, as in diffusers.
-  const at::Tensor encoded = parts_.vae.encode(pixels, tiling_of(request)).sample(generator);
+  const at::Tensor encoded =
+      parts_.vae.encode(pixels, tiling_of(request), parts_.parallel.extra("vae")).sample(generator);
   const at::Tensor clean = (encoded - vae.shift_factor) * vae.scaling_factor;
   const at::Tensor all = clean.repeat({plan.images(), 1, 1, 1});
   const at::Tensor noise = draw_noise(all.sizes(), generator, dtype, parts_.device);
@@ -147,24 +222,50 @@ at::Tensor FluxPipeline::start_latents(const GenerateRequest& request, const Flu
   return pack_latents(draw_noise(shape, generator, dtype, parts_.device));
 }
 
-at::Tensor FluxPipeline::predict(const FluxPlan& plan, const GenerateRequest& request,
-                                 const Run& run, const at::Tensor& latents, int64_t index,
+at::Tensor FluxPipeline::forward(const FluxPlan& plan, const Run& run, const Branch& branch,
+                                 const at::Tensor& latents, int64_t index,
                                  nn::BlockRunner& runner) const {
   const at::Tensor timestep =
       at::full({plan.images()}, run.schedule.timesteps[static_cast<size_t>(index)],
                latents.options()) /
       1000;
-  const auto forward = [&](const models::FluxConditioning& conditioning, int64_t branch) {
-    return parts_.transformer.forward(
-        latents, timestep, run.guidance, conditioning, runner, run.attention,
-        {.step = index - run.first_step,
-         .num_steps = static_cast<int64_t>(run.schedule.timesteps.size()) - run.first_step,
-         .branch = branch});
-  };
-  const at::Tensor conditional = forward(run.conditional, 0);
-  if (!plan.true_cfg) return conditional;
-  const at::Tensor unconditional = forward(run.unconditional, 1);
+  return parts_.transformer.forward(
+      latents, timestep, run.guidance, branch.conditioning, runner, branch.attention.get(),
+      {.step = index - run.first_step,
+       .num_steps = static_cast<int64_t>(run.schedule.timesteps.size()) - run.first_step,
+       .branch = branch.index});
+}
+
+at::Tensor FluxPipeline::predict(const FluxPlan& plan, const GenerateRequest& request,
+                                 const Run& run, const at::Tensor& latents, int64_t index,
+                                 nn::BlockRunner& runner) const {
+  comm::Communicator& cfg = parts_.parallel.mesh().cfg();
+  at::Tensor conditional, unconditional;
+  if (cfg.size() == 2) {
+    const Branch& own = cfg.rank() == 0 ? *run.conditional : *run.unconditional;
+    const at::Tensor velocity =
+        forward(plan, run, own, latents, index, runner).unsqueeze(0).contiguous();
+    const at::Tensor both = comm::all_gather(cfg, velocity, {1, 1}, 0);
+    conditional = both.select(0, 0);
+    unconditional = both.select(0, 1);
+  } else {
+    conditional = forward(plan, run, *run.conditional, latents, index, runner);
+    if (!plan.true_cfg) return conditional;
+    unconditional = forward(plan, run, *run.unconditional, latents, index, runner);
+  }
   return unconditional + (conditional - unconditional) * request.true_cfg_scale;
+}
+
+/// Ranks stop together or not at all.
+void FluxPipeline::report_step(const GenerateRequest& request, int64_t step,
+                               const GenerateResult& result) const {
+  const bool stop = request.on_step && !request.on_step({.step = step,
+                                                         .num_steps = result.num_inference_steps,
+                                                         .seconds = result.step_seconds.back()});
+  comm::Communicator& world = parts_.parallel.world().communicator();
+  if (comm::all_reduce_sum(world, {stop ? 1.0 : 0.0})[0] == 0) return;
+  throw Cancelled(
+      c10::str("[generate] stopped after step ", step, " of ", result.num_inference_steps));
 }
 
 at::Tensor FluxPipeline::denoise(const GenerateRequest& request, const FluxPlan& plan, Run run,
@@ -172,29 +273,36 @@ at::Tensor FluxPipeline::denoise(const GenerateRequest& request, const FluxPlan&
   at::Tensor latents = run.latents;
   const auto steps = static_cast<int64_t>(run.schedule.timesteps.size());
   result.num_inference_steps = steps - run.first_step;
+  const parallel::Mesh& mesh = parts_.parallel.mesh();
+  const CacheChoice::Passes passes = {.separate_cfg = plan.true_cfg,
+                                      .one_branch = mesh.cfg().size() > 1,
+                                      .group = mesh.branch().size() > 1 ? &mesh.branch() : nullptr};
   const auto cached =
-      run.runner == nullptr ? cache_.make(result.num_inference_steps, plan.true_cfg) : nullptr;
+      run.runner == nullptr ? cache_.make(result.num_inference_steps, passes) : nullptr;
   nn::PlainBlockRunner plain;
   nn::BlockRunner& chosen = cached ? static_cast<nn::BlockRunner&>(*cached) : plain;
   nn::BlockRunner& runner = run.runner == nullptr ? chosen : *run.runner;
   CacheTracer tracer;
   Stopwatch watch;
   for (int64_t i = run.first_step; i < steps; ++i) {
-    const at::Tensor velocity = predict(plan, request, run, latents, i, runner);
-    latents = parts_.scheduler.step(run.schedule, i, velocity, latents);
-    result.step_seconds.push_back(watch.restart());
-    if (cached) tracer.note(cached->statistics());
-    if (request.on_step && !request.on_step({.step = i - run.first_step + 1,
-                                             .num_steps = result.num_inference_steps,
-                                             .seconds = result.step_seconds.back()})) {
-      throw Cancelled(c10::str("[generate] stopped after step ", i - run.first_step + 1, " of ",
-                               result.num_inference_steps));
+    const int64_t step = i - run.first_step + 1;
+    try {
+      const at::Tensor velocity = predict(plan, request, run, latents, i, runner);
+      latents = parts_.scheduler.step(run.schedule, i, velocity, latents);
+      result.step_seconds.push_back(watch.restart());
+      if (cached) tracer.note(cached->statistics());
+      report_step(request, step, result);
+    } catch (const CommError& error) {
+      fail<CommError>("generate", "in step ", step, " of ", result.num_inference_steps, ": ",
+                      error.what());
     }
   }
   if (cached) {
     result.cache = cached->statistics();
     result.cache_traces = tracer.take();
+    if (mesh.cfg().size() > 1) merge_guidance_branches(result, mesh.cfg());
   }
+  latents = run.conditional->tokens.gather_latents(latents);
   if (!at::isfinite(latents).all().item<bool>()) {
     fail<UnsupportedError>("generate", "the latents are not finite: ", dtype(),
                            " overflows in this checkpoint; use dtype bf16 or fp32");
@@ -207,7 +315,11 @@ std::vector<Image> FluxPipeline::decode(const GenerateRequest& request, const Fl
   const models::AutoencoderKlConfig& vae = parts_.vae.config();
   const at::Tensor unpacked = unpack_latents(latents, plan.grid_height, plan.grid_width);
   const at::Tensor unscaled = unpacked / vae.scaling_factor + vae.shift_factor;
-  return pixels_to_images(parts_.vae.decode(unscaled, tiling_of(request)));
+  comm::Communicator* group = parts_.parallel.extra("vae");
+  const bool first = parts_.parallel.world().rank() == 0;
+  if (!first && group == nullptr) return {};
+  const at::Tensor pixels = parts_.vae.decode(unscaled, tiling_of(request), group);
+  return first ? pixels_to_images(pixels) : std::vector<Image>();
 }
 
 GenerateResult FluxPipeline::generate(const GenerateRequest& request) const {
@@ -221,14 +333,21 @@ GenerateResult FluxPipeline::generate_with(const GenerateRequest& request,
 
 GenerateResult FluxPipeline::run(const GenerateRequest& request, nn::BlockRunner* runner) const {
   const c10::InferenceMode inference;
+  require_same_run(request);
   const models::FluxConfig& flux = parts_.transformer.config();
   const FluxPlan plan = plan_flux_request(
       request, {.vae_scale_factor = parts_.vae.config().scale_factor(),
                 .sample_size = parts_.vae.config().sample_size,
-                .default_sequence_length = parts_.prompts.default_sequence_length(),
+                .default_sequence_length = parts_.prompts->default_sequence_length(),
                 .guidance_embeds = flux.guidance_embeds});
+  if (parts_.parallel.mesh().cfg().size() > 1 && !plan.true_cfg) {
+    fail<InputError>("generate",
+                     "cfg_size 2 shares out the two branches of true CFG, which this "
+                     "request does not use; give true_cfg_scale above 1 and a negative prompt, or "
+                     "leave cfg_size out");
+  }
   GenerateResult result;
-  result.seed = request.seed.value_or(random_seed());
+  result.seed = common_seed(request);
   result.height = plan.height;
   result.width = plan.width;
   result.max_sequence_length = plan.max_sequence_length;
@@ -239,25 +358,32 @@ GenerateResult FluxPipeline::run(const GenerateRequest& request, nn::BlockRunner
   const std::unique_ptr<attention::Attention> backend = parts_.attention.make();
   std::set<std::string> backends;
   const RecordingAttention attention(*backend, backends);
-  Run run{.attention = attention, .runner = runner};
+  Run run{.runner = runner};
   run.schedule = parts_.scheduler.make_schedule(
       {.sigmas = plan.sigmas, .mu = parts_.scheduler.mu_for(plan.grid_height * plan.grid_width)});
   run.first_step = first_step_of(request, plan.num_inference_steps);
 
-  const auto prepare = [&](const PromptEmbeds& embeds) {
-    return parts_.transformer.prepare(embeds.tokens, embeds.pooled, plan.grid_height,
-                                      plan.grid_width);
-  };
-  run.conditional = prepare(positive_embeds(request, plan));
-  if (plan.true_cfg) run.unconditional = prepare(negative_embeds(request, plan));
+  run.conditional.emplace(make_branch(positive_embeds(request, plan), plan, attention));
+  if (plan.true_cfg) {
+    run.unconditional.emplace(make_branch(negative_embeds(request, plan), plan, attention));
+    run.unconditional->index = 1;
+  }
   result.seconds.text = stage.restart();
 
-  run.latents = start_latents(request, plan, run.schedule, run.first_step, result.seed);
+  run.latents = run.conditional->tokens.take_latents(
+      start_latents(request, plan, run.schedule, run.first_step, result.seed));
   if (flux.guidance_embeds) {
     run.guidance = at::full({plan.images()}, request.guidance_scale,
                             at::TensorOptions().dtype(at::kFloat).device(parts_.device));
   }
+  comm::Communicator& world = parts_.parallel.world().communicator();
+  world.reset_traffic();
   const at::Tensor latents = denoise(request, plan, std::move(run), result);
+  result.parallel = {.layout = parallel::to_string(parts_.parallel.mesh().layout()),
+                     .ranks = world.size(),
+                     .bytes_sent = world.traffic().bytes_sent,
+                     .messages_sent = world.traffic().messages_sent,
+                     .seconds = world.traffic().seconds};
   result.attention_backend = join_names(backends);
   result.seconds.denoise = stage.restart();
   if (request.output_type == OutputType::kLatent) {

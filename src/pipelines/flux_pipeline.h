@@ -1,6 +1,8 @@
 // FLUX.1 text to image and image to image, as diffusers' FluxPipeline and FluxImg2ImgPipeline.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "cachedit/pipeline.h"
@@ -9,21 +11,35 @@
 #include "pipelines/attention_choice.h"
 #include "pipelines/cache_choice.h"
 #include "pipelines/flux_request.h"
+#include "pipelines/flux_tokens.h"
+#include "pipelines/parallel_choice.h"
 #include "pipelines/prompt_encoder.h"
 #include "pipelines/runner_host.h"
 #include "pipelines/schedulers/flow_match_euler.h"
 
 namespace cachedit::pipelines {
 
-/// The loaded parts, all of one dtype and on one device.
+/// Loads the components that ranks can share out, each given the ranks that do; null: whole.
+struct FluxLoaders {
+  std::function<models::FluxTransformer(comm::Communicator*)> transformer;
+  /// For text_encoder and text_encoder_2.
+  std::function<std::unique_ptr<PromptEncoder>(comm::Communicator*, comm::Communicator*)> prompts;
+};
+
+/// The loaded parts, all of one dtype and on one device, shared out as `parallel` says.
 struct FluxParts {
-  PromptEncoder prompts;
+  FluxLoaders loaders;
+  ParallelChoice parallel;
+  std::unique_ptr<PromptEncoder> prompts;
   models::FluxTransformer transformer;
   models::AutoencoderKl vae;
   FlowMatchEulerScheduler scheduler;
   AttentionChoice attention;
   at::Device device;
 };
+
+/// What a layout must fit.
+ParallelLimits parallel_limits(const models::FluxConfig& config);
 
 class FluxPipeline final : public Pipeline, public RunnerHost {
  public:
@@ -43,10 +59,18 @@ class FluxPipeline final : public Pipeline, public RunnerHost {
   void enable_caching(const EnableCacheOptions& options) override;
   void disable_caching() override { cache_.clear(); }
   std::string caching() const override { return cache_.name(); }
+  const World& world() const override { return parts_.parallel.world(); }
+  const ParallelismConfig& parallelism() const override { return parts_.parallel.config(); }
 
  private:
+  struct Branch;
   struct Run;
   GenerateResult run(const GenerateRequest& request, nn::BlockRunner* runner) const;
+  void share_out(const ParallelismConfig& config);
+  void require_same_run(const GenerateRequest& request) const;
+  uint64_t common_seed(const GenerateRequest& request) const;
+  Branch make_branch(const PromptEmbeds& embeds, const FluxPlan& plan,
+                     const attention::Attention& backend) const;
   PromptEmbeds positive_embeds(const GenerateRequest& request, const FluxPlan& plan) const;
   PromptEmbeds negative_embeds(const GenerateRequest& request, const FluxPlan& plan) const;
   PromptEmbeds given_embeds(const at::Tensor& tokens, const at::Tensor& pooled,
@@ -58,8 +82,12 @@ class FluxPipeline final : public Pipeline, public RunnerHost {
                           at::Generator& generator) const;
   at::Tensor denoise(const GenerateRequest& request, const FluxPlan& plan, Run run,
                      GenerateResult& result) const;
+  at::Tensor forward(const FluxPlan& plan, const Run& run, const Branch& branch,
+                     const at::Tensor& latents, int64_t index, nn::BlockRunner& runner) const;
   at::Tensor predict(const FluxPlan& plan, const GenerateRequest& request, const Run& run,
                      const at::Tensor& latents, int64_t index, nn::BlockRunner& runner) const;
+  void report_step(const GenerateRequest& request, int64_t step,
+                   const GenerateResult& result) const;
   std::vector<Image> decode(const GenerateRequest& request, const FluxPlan& plan,
                             const at::Tensor& latents) const;
 

@@ -6,6 +6,7 @@
 #include "cachedit/pipeline.h"
 #include "io/weight_store.h"
 #include "pipelines/checkpoint.h"
+#include "pipelines/checkpoint_text.h"
 #include "pipelines/device.h"
 #include "pipelines/flux_pipeline.h"
 #include "pipelines/out_of_memory.h"
@@ -55,19 +56,45 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
 
   const at::Device device = parse_device(options.device);
   AttentionChoice attention(device, environment().attention_backend);
+  ParallelChoice parallel =
+      options.parallelism_config.enabled()
+          ? ParallelChoice(options.world, options.parallelism_config, parallel_limits(flux_config))
+          : ParallelChoice(options.world);
   const nn::WeightOptions weights = {
       .dtype = parse_dtype(options.dtype, transformer_store.floating_dtype(), device),
       .device = device};
-  return std::make_unique<FluxPipeline>(FluxParts{
+  const auto shared = [weights](comm::Communicator* group) {
+    nn::WeightOptions own = weights;
+    own.tensor_parallel.group = group;
+    return own;
+  };
+  const FluxLoaders loaders = {
+      .transformer =
+          [=](comm::Communicator* group) {
+            return models::FluxTransformer(flux_config, transformer_store, shared(group));
+          },
       .prompts =
-          PromptEncoder(text::load_clip_tokenizer(tokenizer), text::load_t5_tokenizer(tokenizer_2),
-                        models::ClipTextModel(clip_config, clip_store, weights),
-                        models::T5EncoderModel(t5_config, t5_store, weights), device),
-      .transformer = models::FluxTransformer(flux_config, transformer_store, weights),
-      .vae = models::AutoencoderKl(vae_config, vae_store, weights),
-      .scheduler = FlowMatchEulerScheduler(scheduler_config),
-      .attention = std::move(attention),
-      .device = device});
+          [=](comm::Communicator* group, comm::Communicator* group_2) {
+            return std::make_unique<PromptEncoder>(
+                text::load_clip_tokenizer(tokenizer), text::load_t5_tokenizer(tokenizer_2),
+                models::ClipTextModel(clip_config, clip_store, shared(group)),
+                models::T5EncoderModel(t5_config, t5_store, shared(group_2)), device);
+          }};
+  if (parallel.several()) {
+    parallel.world().require_equal(
+        "checkpoint", checkpoint_text({transformer_store, clip_store, t5_store, vae_store}));
+  }
+  auto prompts = loaders.prompts(parallel.extra("text_encoder"), parallel.extra("text_encoder_2"));
+  models::FluxTransformer network = loaders.transformer(parallel.tensor_parallel());
+  return std::make_unique<FluxPipeline>(
+      FluxParts{.loaders = loaders,
+                .parallel = std::move(parallel),
+                .prompts = std::move(prompts),
+                .transformer = std::move(network),
+                .vae = models::AutoencoderKl(vae_config, vae_store, weights),
+                .scheduler = FlowMatchEulerScheduler(scheduler_config),
+                .attention = std::move(attention),
+                .device = device});
 }
 
 }  // namespace

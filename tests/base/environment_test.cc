@@ -39,6 +39,10 @@ TEST(Environment, ReadsEveryVariableIntoItsOwnField) {
   const ScopedVariable hub_cache("HF_HUB_CACHE", "/hub");
   const ScopedVariable xdg("XDG_CACHE_HOME", "/xdg");
   const ScopedVariable home("HOME", "/home/somebody");
+  const ScopedVariable timeout("CACHEDIT_COMM_TIMEOUT", "30");
+  const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", "2");
+  const ScopedVariable pmi("PMI_SIZE", "3");
+  const ScopedVariable slurm("SLURM_STEP_NUM_TASKS", "4");
   const Environment got = read_environment();
   EXPECT_EQ(got.log_level, "info");
   EXPECT_EQ(got.default_model, "/models/other");
@@ -50,6 +54,10 @@ TEST(Environment, ReadsEveryVariableIntoItsOwnField) {
   EXPECT_EQ(got.hf_hub_cache, "/hub");
   EXPECT_EQ(got.xdg_cache_home, "/xdg");
   EXPECT_EQ(got.home, "/home/somebody");
+  EXPECT_EQ(got.comm_timeout, "30");
+  EXPECT_EQ(got.ompi_comm_world_size, "2");
+  EXPECT_EQ(got.pmi_size, "3");
+  EXPECT_EQ(got.slurm_step_num_tasks, "4");
 }
 
 TEST(Environment, AVariableThatIsNotSetIsEmpty) {

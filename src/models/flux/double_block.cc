@@ -30,17 +30,20 @@ FluxDoubleBlock::FluxDoubleBlock(const nn::WeightScope& scope, const FluxConfig&
 nn::Streams FluxDoubleBlock::forward(const nn::Streams& in, const nn::BlockContext& context) const {
   const std::vector<at::Tensor> mod = norm1_(context.conditioning);
   const std::vector<at::Tensor> text_mod = norm1_context_(context.conditioning);
-  const Qkv image =
-      image_qkv_(nn::modulated_layer_norm(in.hidden, mod[kScaleAttn], mod[kShiftAttn]));
-  const Qkv text =
-      text_qkv_(nn::modulated_layer_norm(in.encoder, text_mod[kScaleAttn], text_mod[kShiftAttn]));
-
-  const at::Tensor attended =
-      (*context.attention)(
-          {.query = nn::apply_rotary(at::cat({text.query, image.query}, 1), *context.rotary),
-           .key = nn::apply_rotary(at::cat({text.key, image.key}, 1), *context.rotary),
-           .value = at::cat({text.value, image.value}, 1)})
-          .out.flatten(2);
+  const at::Tensor image = nn::modulated_layer_norm(in.hidden, mod[kScaleAttn], mod[kShiftAttn]);
+  const at::Tensor text =
+      nn::modulated_layer_norm(in.encoder, text_mod[kScaleAttn], text_mod[kShiftAttn]);
+  const auto rotated = [&](const at::Tensor& text_part, const at::Tensor& image_part) {
+    return nn::apply_rotary(at::cat({text_part, image_part}, 1), *context.rotary);
+  };
+  const attention::Projections projections = {
+      .query = [&] { return rotated(text_qkv_.query(text), image_qkv_.query(image)); },
+      .key = [&] { return rotated(text_qkv_.key(text), image_qkv_.key(image)); },
+      .value =
+          [&] {
+            return at::cat({text_qkv_.value(text), image_qkv_.value(image)}, 1);
+          }};
+  const at::Tensor attended = context.attention->project_and_attend(projections, {}).out.flatten(2);
   const nn::Streams out = nn::split_streams(attended, in.encoder.size(1));
 
   const at::Tensor hidden = nn::add_gated(in.hidden, mod[kGateAttn], to_out_(out.hidden));

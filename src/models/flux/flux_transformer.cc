@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/fail.h"
+#include "models/flux/flux_shards.h"
 
 namespace cachedit::models {
 namespace {
@@ -24,6 +25,13 @@ at::Tensor joint_positions(int64_t text, int64_t height, int64_t width, at::Scal
   return positions.to(dtype).to(at::kFloat);
 }
 
+nn::WeightOptions with_shards(nn::WeightOptions options, const FluxConfig& config) {
+  if (options.tensor_parallel.group == nullptr) return options;
+  check_flux_shards(config, options.tensor_parallel.group->size());
+  options.tensor_parallel.rules = flux_shard_rules(config);
+  return options;
+}
+
 template <class Block>
 nn::BlockList list_of(std::string_view name, const std::vector<std::unique_ptr<Block>>& blocks) {
   nn::BlockList list{.name = name, .blocks = {}};
@@ -36,7 +44,7 @@ nn::BlockList list_of(std::string_view name, const std::vector<std::unique_ptr<B
 
 FluxTransformer::FluxTransformer(const FluxConfig& config, const io::WeightStore& store,
                                  const nn::WeightOptions& options)
-    : FluxTransformer(config, nn::WeightLoader(store, options)) {}
+    : FluxTransformer(config, nn::WeightLoader(store, with_shards(options, config))) {}
 
 FluxTransformer::FluxTransformer(const FluxConfig& config, const nn::WeightLoader& loader)
     : config_(config),
@@ -65,6 +73,7 @@ FluxTransformer::FluxTransformer(const FluxConfig& config, const nn::WeightLoade
         std::make_unique<FluxSingleBlock>(root / "single_transformer_blocks" / i, config));
   }
   loader.finish();
+  parameter_bytes_ = loader.bytes();
 }
 
 FluxConditioning FluxTransformer::prepare(const at::Tensor& prompt_embeds, const at::Tensor& pooled,

@@ -29,7 +29,9 @@ struct FluxConditioning {
 
 class FluxTransformer {
  public:
-  /// Throws WeightError listing every missing, wrong-shaped and left-over tensor.
+  /// Throws WeightError listing every missing, wrong-shaped and left-over tensor. Where `options`
+  /// name a group of ranks, this one holds its share by flux_shard_rules(), and all of them must
+  /// call forward() together; UnsupportedError where the heads do not divide.
   FluxTransformer(const FluxConfig& config, const io::WeightStore& store,
                   const nn::WeightOptions& options);
 
@@ -47,6 +49,8 @@ class FluxTransformer {
 
   const FluxConfig& config() const { return config_; }
   at::ScalarType dtype() const { return dtype_; }
+  /// Of the weights that this rank holds.
+  int64_t parameter_bytes() const { return parameter_bytes_; }
 
  private:
   FluxTransformer(const FluxConfig& config, const nn::WeightLoader& loader);
@@ -56,6 +60,7 @@ class FluxTransformer {
   FluxConfig config_;
   at::ScalarType dtype_;
   at::Device device_;
+  int64_t parameter_bytes_ = 0;
   nn::Linear x_embedder_;
   nn::Linear context_embedder_;
   nn::EmbeddingMlp timestep_embedder_;

@@ -11,11 +11,4 @@ QkvProjection::QkvProjection(const nn::WeightScope& scope, const QkvNames& names
       norm_q_(scope / names.norm_q, head_dim, 1e-6),
       norm_k_(scope / names.norm_k, head_dim, 1e-6) {}
 
-Qkv QkvProjection::operator()(const at::Tensor& x) const {
-  // The head count follows from the width, so a shard of the heads needs no other code.
-  const auto heads = [&](const at::Tensor& t) { return t.unflatten(-1, {-1, head_dim_}); };
-  return {
-      .query = norm_q_(heads(to_q_(x))), .key = norm_k_(heads(to_k_(x))), .value = heads(to_v_(x))};
-}
-
 }  // namespace cachedit::models

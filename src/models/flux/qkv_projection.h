@@ -11,12 +11,6 @@
 
 namespace cachedit::models {
 
-struct Qkv {
-  at::Tensor query;  ///< [B, N, H, D], normalized
-  at::Tensor key;    ///< [B, N, H, D], normalized
-  at::Tensor value;  ///< [B, N, H, D]
-};
-
 /// Checkpoint names of the five parts under a block's "attn".
 struct QkvNames {
   std::string_view to_q, to_k, to_v, norm_q, norm_k;
@@ -29,10 +23,16 @@ class QkvProjection {
  public:
   QkvProjection(const nn::WeightScope& scope, const QkvNames& names, int64_t heads,
                 int64_t head_dim);
-  /// x [B, N, H * D]
-  Qkv operator()(const at::Tensor& x) const;
+  /// x [B, N, H * D] -> [B, N, H, D], query and key normalized. With tensor parallelism H is this
+  /// rank's share of the heads.
+  at::Tensor query(const at::Tensor& x) const { return norm_q_(heads(to_q_(x))); }
+  at::Tensor key(const at::Tensor& x) const { return norm_k_(heads(to_k_(x))); }
+  at::Tensor value(const at::Tensor& x) const { return heads(to_v_(x)); }
 
  private:
+  // The number of heads follows from the width.
+  at::Tensor heads(const at::Tensor& x) const { return x.unflatten(-1, {-1, head_dim_}); }
+
   int64_t head_dim_;
   nn::Linear to_q_, to_k_, to_v_;
   nn::RmsNorm norm_q_, norm_k_;

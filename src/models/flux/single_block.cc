@@ -22,15 +22,15 @@ nn::Streams FluxSingleBlock::forward(const nn::Streams& in, const nn::BlockConte
   const at::Tensor x = nn::join_streams(in);
   const std::vector<at::Tensor> mod = norm_(context.conditioning);
   const at::Tensor normed = nn::modulated_layer_norm(x, mod[kScale], mod[kShift]);
-  const Qkv qkv = qkv_(normed);
-  const at::Tensor attended =
-      (*context.attention)({.query = nn::apply_rotary(qkv.query, *context.rotary),
-                            .key = nn::apply_rotary(qkv.key, *context.rotary),
-                            .value = qkv.value})
-          .out.flatten(2);
+  at::Tensor mlp;
+  const attention::Projections projections = {
+      .query = [&] { return nn::apply_rotary(qkv_.query(normed), *context.rotary); },
+      .key = [&] { return nn::apply_rotary(qkv_.key(normed), *context.rotary); },
+      .value = [&] { return qkv_.value(normed); },
+      .meanwhile = [&] { mlp = proj_mlp_(normed); }};
+  const at::Tensor attended = context.attention->project_and_attend(projections, {}).out.flatten(2);
 
   // Attention and MLP write their halves of proj_out's input in place of a concatenation.
-  const at::Tensor mlp = proj_mlp_(normed);
   const int64_t width = attended.size(2);
   const at::Tensor both =
       at::empty({x.size(0), x.size(1), width + mlp.size(2)}, attended.options());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/fail.h"
+#include "models/text_encoders/encoder_shards.h"
 #include "models/text_encoders/token_ids.h"
 #include "models/text_encoders/transformers_config.h"
 #include "nn/layers.h"
@@ -51,7 +52,7 @@ nn::WeightScope text_scope(const io::WeightStore& store, const nn::WeightScope& 
 class EncoderLayer {
  public:
   EncoderLayer(const nn::WeightScope& scope, const ClipTextConfig& c)
-      : heads_(c.num_attention_heads),
+      : head_width_(c.hidden_size / c.num_attention_heads),
         act_(c.hidden_act),
         layer_norm1_(scope / "layer_norm1", c.hidden_size, c.layer_norm_eps),
         q_proj_(scope / "self_attn.q_proj", c.hidden_size, c.hidden_size),
@@ -74,9 +75,10 @@ class EncoderLayer {
   }
 
  private:
-  at::Tensor split_heads(const at::Tensor& x) const { return x.unflatten(-1, {heads_, -1}); }
+  /// As many heads as this rank has.
+  at::Tensor split_heads(const at::Tensor& x) const { return x.unflatten(-1, {-1, head_width_}); }
 
-  int64_t heads_;
+  int64_t head_width_;
   nn::Activation act_;
   nn::LayerNorm layer_norm1_;
   nn::Linear q_proj_;
@@ -95,6 +97,25 @@ at::Tensor pooled_positions(const at::Tensor& ids, int64_t eos_token_id) {
 }
 
 }  // namespace
+
+std::vector<nn::ShardRule> clip_shard_rules() {
+  using nn::Shard;
+  // Names with and without the prefix; see text_scope().
+  return {
+      {"encoder.layers.*.self_attn.q_proj", Shard::kColumns},
+      {"encoder.layers.*.self_attn.k_proj", Shard::kColumns},
+      {"encoder.layers.*.self_attn.v_proj", Shard::kColumns},
+      {"encoder.layers.*.self_attn.out_proj", Shard::kRows},
+      {"encoder.layers.*.mlp.fc1", Shard::kColumns},
+      {"encoder.layers.*.mlp.fc2", Shard::kRows},
+      {"text_model.encoder.layers.*.self_attn.q_proj", Shard::kColumns},
+      {"text_model.encoder.layers.*.self_attn.k_proj", Shard::kColumns},
+      {"text_model.encoder.layers.*.self_attn.v_proj", Shard::kColumns},
+      {"text_model.encoder.layers.*.self_attn.out_proj", Shard::kRows},
+      {"text_model.encoder.layers.*.mlp.fc1", Shard::kColumns},
+      {"text_model.encoder.layers.*.mlp.fc2", Shard::kRows},
+  };
+}
 
 ClipTextConfig ClipTextConfig::parse(io::JsonConfig& json) {
   if (auto text = json.find_object("text_config")) {
@@ -136,13 +157,18 @@ struct ClipTextModel::Layers {
 ClipTextModel::ClipTextModel(const ClipTextConfig& config, const io::WeightStore& store,
                              const nn::WeightOptions& options)
     : config_(config) {
-  const nn::WeightLoader loader(store, options);
+  check_encoder_shards(kWhere,
+                       {{"num_attention_heads", config.num_attention_heads},
+                        {"intermediate_size", config.intermediate_size}},
+                       options.tensor_parallel);
+  const nn::WeightLoader loader(store, with_rules(options, clip_shard_rules()));
   const nn::WeightScope scope = text_scope(store, loader.root());
   dtype_ = scope.dtype();
   layers_ = std::make_unique<Layers>(scope, config_);
   // A buffer that older versions stored, and the other parts of the joint and projecting models.
   loader.finish({scope.prefix() + "embeddings.position_ids", "text_projection.", "vision_model.",
                  "visual_projection.", "logit_scale"});
+  parameter_bytes_ = loader.bytes();
 }
 
 ClipTextModel::~ClipTextModel() = default;

@@ -12,6 +12,7 @@
 #include "io/json_config.h"
 #include "io/weight_store.h"
 #include "nn/activation.h"
+#include "nn/shard.h"
 #include "nn/weight_scope.h"
 
 namespace cachedit::models {
@@ -36,9 +37,15 @@ struct ClipTextOutput {
   at::Tensor pooler_output;      ///< [B, C]
 };
 
+/// How ranks share the encoder out: attention by heads, the MLP by its inner width.
+std::vector<nn::ShardRule> clip_shard_rules();
+
 class ClipTextModel {
  public:
-  /// Throws WeightError listing every missing, wrong-shaped and left-over tensor.
+  /// Where options.tensor_parallel has a group of several ranks, each of them holds its share by
+  /// clip_shard_rules(), whatever rules the options carry, and all call the model together.
+  /// Throws WeightError listing every missing, wrong-shaped and left-over tensor, and
+  /// UnsupportedError unless the ranks divide the heads and intermediate_size.
   ClipTextModel(const ClipTextConfig& config, const io::WeightStore& store,
                 const nn::WeightOptions& options);
   ~ClipTextModel();
@@ -50,11 +57,14 @@ class ClipTextModel {
   ClipTextOutput operator()(const at::Tensor& ids, const attention::Attention& attention) const;
 
   at::ScalarType dtype() const { return dtype_; }
+  /// What this rank holds.
+  int64_t parameter_bytes() const { return parameter_bytes_; }
 
  private:
   struct Layers;
   ClipTextConfig config_;
   at::ScalarType dtype_;
+  int64_t parameter_bytes_;
   std::unique_ptr<Layers> layers_;
 };
 

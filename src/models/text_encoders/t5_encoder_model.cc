@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/isinf.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/rsqrt.h>
 
 #include <limits>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "models/text_encoders/encoder_shards.h"
 #include "models/text_encoders/t5_position_bias.h"
 #include "models/text_encoders/token_ids.h"
 #include "models/text_encoders/transformers_config.h"
@@ -67,30 +67,40 @@ class T5LayerNorm {
   at::Tensor weight_;
 };
 
+/// float16 overflows in sums over the feed-forward width, so weights of these stay in fp32.
+at::ScalarType wide_dtype(const nn::WeightScope& scope) {
+  return scope.dtype() == at::kHalf ? at::kFloat : scope.dtype();
+}
+
 class SelfAttention {
  public:
   SelfAttention(const nn::WeightScope& scope, const T5EncoderConfig& c)
-      : heads_(c.num_heads),
+      : head_width_(c.d_kv),
         q_(scope / "q", c.d_model, c.num_heads * c.d_kv, nn::Bias::kNo),
         k_(scope / "k", c.d_model, c.num_heads * c.d_kv, nn::Bias::kNo),
         v_(scope / "v", c.d_model, c.num_heads * c.d_kv, nn::Bias::kNo),
-        o_(scope / "o", c.num_heads * c.d_kv, c.d_model, nn::Bias::kNo) {}
+        // Parts of a sum that ranks share may overflow float16 with opposite signs, which would
+        // give NaN where the whole sum fits.
+        o_(scope / "o", c.num_heads * c.d_kv, c.d_model, nn::Bias::kNo,
+           (scope / "o").shard_rule() != nullptr ? wide_dtype(scope) : scope.dtype()) {}
 
   /// T5 folds the usual 1 / sqrt(d_kv) into its weights.
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& bias,
                         const attention::Attention& attend) const {
-    return o_(attend({.query = split_heads(q_(x)),
-                      .key = split_heads(k_(x)),
-                      .value = split_heads(v_(x)),
-                      .mask = bias,
-                      .scale = 1.0})
-                  .out.flatten(2));
+    const at::Tensor attended = attend({.query = split_heads(q_(x)),
+                                        .key = split_heads(k_(x)),
+                                        .value = split_heads(v_(x)),
+                                        .mask = bias,
+                                        .scale = 1.0})
+                                    .out.flatten(2);
+    return o_(attended.to(o_.dtype())).to(x.scalar_type());
   }
 
  private:
-  at::Tensor split_heads(const at::Tensor& x) const { return x.unflatten(-1, {heads_, -1}); }
+  /// As many heads as this rank has.
+  at::Tensor split_heads(const at::Tensor& x) const { return x.unflatten(-1, {-1, head_width_}); }
 
-  int64_t heads_;
+  int64_t head_width_;
   nn::Linear q_;
   nn::Linear k_;
   nn::Linear v_;
@@ -101,25 +111,22 @@ class FeedForward {
  public:
   FeedForward(const nn::WeightScope& scope, const T5EncoderConfig& c)
       : act_(c.activation),
-        wi_(scope / (c.is_gated_act ? "wi_0" : "wi"), c.d_model, c.d_ff, nn::Bias::kNo) {
+        wi_(scope / (c.is_gated_act ? "wi_0" : "wi"), c.d_model, c.d_ff, nn::Bias::kNo),
+        wo_(scope / "wo", c.d_ff, c.d_model, nn::Bias::kNo, wide_dtype(scope)) {
     if (c.is_gated_act) wi_1_.emplace(scope / "wi_1", c.d_model, c.d_ff, nn::Bias::kNo);
-    // float16 overflows in this product, so its weight stays in fp32, and with it the sum.
-    wo_ = (scope / "wo")
-              .take_as("weight", {c.d_model, c.d_ff},
-                       scope.dtype() == at::kHalf ? at::kFloat : scope.dtype());
   }
 
   at::Tensor operator()(const at::Tensor& x) const {
     at::Tensor h = nn::activate(act_, wi_(x));
     if (wi_1_) h = h * (*wi_1_)(x);
-    return at::linear(h.to(wo_.scalar_type()), wo_);
+    return wo_(h.to(wo_.dtype()));
   }
 
  private:
   nn::Activation act_;
   nn::Linear wi_;  // "wi_0" in the gated form
   std::optional<nn::Linear> wi_1_;
-  at::Tensor wo_;
+  nn::Linear wo_;
 };
 
 /// Keeps float16 values finite, as transformers does: with an infinity anywhere all of them are
@@ -164,7 +171,31 @@ nn::WeightScope embedding_scope(const nn::WeightScope& root) {
   return own.contains("weight") ? own : root / kTiedEmbedding;
 }
 
+at::Tensor position_table(const nn::WeightScope& root, const T5EncoderConfig& c) {
+  const nn::WeightScope scope =
+      root / "encoder.block.0.layer.0.SelfAttention.relative_attention_bias";
+  const std::vector<int64_t> shape = {c.relative_attention_num_buckets, c.num_heads};
+  const nn::ShardRule* rule = scope.shard_rule();
+  return rule == nullptr ? scope.take("weight", shape)
+                         : scope.take_share("weight", shape, 1, *rule, scope.dtype());
+}
+
 }  // namespace
+
+std::vector<nn::ShardRule> t5_shard_rules() {
+  using nn::Shard;
+  return {
+      {"encoder.block.*.layer.0.SelfAttention.q", Shard::kColumns},
+      {"encoder.block.*.layer.0.SelfAttention.k", Shard::kColumns},
+      {"encoder.block.*.layer.0.SelfAttention.v", Shard::kColumns},
+      {"encoder.block.*.layer.0.SelfAttention.o", Shard::kRows},
+      {"encoder.block.*.layer.0.SelfAttention.relative_attention_bias", Shard::kLastDim},
+      {"encoder.block.*.layer.1.DenseReluDense.wi", Shard::kColumns},
+      {"encoder.block.*.layer.1.DenseReluDense.wi_0", Shard::kColumns},
+      {"encoder.block.*.layer.1.DenseReluDense.wi_1", Shard::kColumns},
+      {"encoder.block.*.layer.1.DenseReluDense.wo", Shard::kRows},
+  };
+}
 
 T5EncoderConfig T5EncoderConfig::parse(io::JsonConfig& json) {
   require_model(json, {"T5EncoderModel", "T5Model", "T5ForConditionalGeneration"}, {"t5"});
@@ -193,15 +224,13 @@ T5EncoderConfig T5EncoderConfig::parse(io::JsonConfig& json) {
 struct T5EncoderModel::Layers {
   Layers(const nn::WeightScope& root, const T5EncoderConfig& c)
       : embed_tokens(embedding_scope(root), c.vocab_size, c.d_model),
-        relative_attention_bias(
-            (root / "encoder.block.0.layer.0.SelfAttention.relative_attention_bias")
-                .take("weight", {c.relative_attention_num_buckets, c.num_heads})),
+        relative_attention_bias(position_table(root, c)),
         final_layer_norm(root / "encoder.final_layer_norm", c) {
     for (int64_t i = 0; i < c.num_layers; ++i) block.emplace_back(root / "encoder.block" / i, c);
   }
 
   nn::Embedding embed_tokens;
-  at::Tensor relative_attention_bias;  // [buckets, heads], block 0's, shared by all
+  at::Tensor relative_attention_bias;  // [buckets, this rank's heads], block 0's, for all blocks
   std::vector<Block> block;
   T5LayerNorm final_layer_norm;
 };
@@ -209,11 +238,14 @@ struct T5EncoderModel::Layers {
 T5EncoderModel::T5EncoderModel(const T5EncoderConfig& config, const io::WeightStore& store,
                                const nn::WeightOptions& options)
     : config_(config) {
-  const nn::WeightLoader loader(store, options);
+  check_encoder_shards(kWhere, {{"num_heads", config.num_heads}, {"d_ff", config.d_ff}},
+                       options.tensor_parallel);
+  const nn::WeightLoader loader(store, with_rules(options, t5_shard_rules()));
   dtype_ = loader.root().dtype();
   layers_ = std::make_unique<Layers>(loader.root(), config_);
   // The tied copy that was not taken, and the other half of full T5 checkpoints.
   loader.finish({std::string(kTiedEmbedding) + ".weight", "decoder.", "lm_head."});
+  parameter_bytes_ = loader.bytes();
 }
 
 T5EncoderModel::~T5EncoderModel() = default;

@@ -6,11 +6,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "attention/attention.h"
 #include "io/json_config.h"
 #include "io/weight_store.h"
 #include "nn/activation.h"
+#include "nn/shard.h"
 #include "nn/weight_scope.h"
 
 namespace cachedit::models {
@@ -32,9 +34,15 @@ struct T5EncoderConfig {
   static T5EncoderConfig parse(io::JsonConfig& json);
 };
 
+/// How ranks share the encoder out: attention by heads, the feed-forward part by its inner width.
+std::vector<nn::ShardRule> t5_shard_rules();
+
 class T5EncoderModel {
  public:
-  /// Throws WeightError listing every missing, wrong-shaped and left-over tensor.
+  /// Where options.tensor_parallel has a group of several ranks, each of them holds its share by
+  /// t5_shard_rules(), whatever rules the options carry, and all call the model together.
+  /// Throws WeightError listing every missing, wrong-shaped and left-over tensor, and
+  /// UnsupportedError unless the ranks divide the heads and d_ff.
   T5EncoderModel(const T5EncoderConfig& config, const io::WeightStore& store,
                  const nn::WeightOptions& options);
   ~T5EncoderModel();
@@ -44,11 +52,14 @@ class T5EncoderModel {
   at::Tensor operator()(const at::Tensor& ids, const attention::Attention& attention) const;
 
   at::ScalarType dtype() const { return dtype_; }
+  /// What this rank holds.
+  int64_t parameter_bytes() const { return parameter_bytes_; }
 
  private:
   struct Layers;
   T5EncoderConfig config_;
   at::ScalarType dtype_;
+  int64_t parameter_bytes_;
   std::unique_ptr<Layers> layers_;
 };
 

@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "models/vae/decoder.h"
 #include "models/vae/encoder.h"
+#include "models/vae/strips.h"
 #include "models/vae/tiling.h"
 
 namespace cachedit::models {
@@ -34,6 +35,17 @@ void check_input(const at::Tensor& x, const char* what, int64_t channels) {
   }
 }
 
+/// Whether a call is shared out; refuses what cannot be at the same time.
+bool shared_out(const comm::Communicator* group, const VaeTiling& tiling, const char* what) {
+  if (group == nullptr || group->size() == 1) return false;
+  if (tiling.tiling || tiling.slicing) {
+    fail<InputError>(c10::str("vae ", what), tiling.tiling ? "tiling" : "slicing",
+                     " cannot be combined with a VAE that several ranks share: got both, with ",
+                     group->size(), " ranks; leave one of them out");
+  }
+  return true;
+}
+
 }  // namespace
 
 struct AutoencoderKl::Layers {
@@ -46,12 +58,12 @@ struct AutoencoderKl::Layers {
                                   config.use_post_quant_conv)),
         device(root.device()) {}
 
-  at::Tensor encode(const at::Tensor& pixels) const {
-    at::Tensor moments = encoder(pixels);
+  at::Tensor encode(const at::Tensor& pixels, const nn::SpatialShard* shard = nullptr) const {
+    at::Tensor moments = encoder(pixels, shard);
     return quant_conv ? (*quant_conv)(moments) : moments;
   }
-  at::Tensor decode(const at::Tensor& latents) const {
-    return decoder(post_quant_conv ? (*post_quant_conv)(latents) : latents);
+  at::Tensor decode(const at::Tensor& latents, const nn::SpatialShard* shard = nullptr) const {
+    return decoder(post_quant_conv ? (*post_quant_conv)(latents) : latents, shard);
   }
   /// In the component's dtype, and channels last: on 2 cores with AVX-512 a decode by the demo
   /// model then takes 16 to 25 % less time than with planes (fp32 and bf16, 128 and 512 pixels),
@@ -76,12 +88,14 @@ AutoencoderKl::AutoencoderKl(const AutoencoderKlConfig& config, const io::Weight
   dtype_ = root.dtype();
   layers_ = std::make_unique<Layers>(config_, root);
   loader.finish();
+  parameter_bytes_ = loader.bytes();
 }
 
 AutoencoderKl::~AutoencoderKl() = default;
 AutoencoderKl::AutoencoderKl(AutoencoderKl&&) noexcept = default;
 
-DiagonalGaussian AutoencoderKl::encode(const at::Tensor& pixels, const VaeTiling& tiling) const {
+DiagonalGaussian AutoencoderKl::encode(const at::Tensor& pixels, const VaeTiling& tiling,
+                                       comm::Communicator* group) const {
   check_input(pixels, "encode", config_.in_channels);
   const int64_t scale = config_.scale_factor();
   if (pixels.size(2) % scale != 0 || pixels.size(3) % scale != 0) {
@@ -93,16 +107,44 @@ DiagonalGaussian AutoencoderKl::encode(const at::Tensor& pixels, const VaeTiling
     const TileGrid grid = plan_tiles(tiling, config_.sample_size, scale);
     run = [run, grid](const at::Tensor& x) { return tiled_encode(x, run, grid); };
   }
-  const at::Tensor x = layers_->prepare(pixels, dtype_);
+  at::Tensor moments;
+  if (shared_out(group, tiling, "encode")) {
+    const auto run_strip = [this](const at::Tensor& strip, const nn::SpatialShard& shard) {
+      return layers_->encode(layers_->prepare(strip, dtype_), &shard);
+    };
+    const int64_t rows = pixels.size(2) / scale;
+    moments = in_strips(pixels, run_strip,
+                        {.rows = rows,
+                         .result_shape = {pixels.size(0), 2 * config_.latent_channels, rows,
+                                          pixels.size(3) / scale},
+                         .result_options = at::TensorOptions(dtype_).device(layers_->device)},
+                        *group);
+  } else {
+    const at::Tensor x = layers_->prepare(pixels, dtype_);
+    moments = tiling.slicing ? sliced(x, run) : run(x);
+  }
   // Planes again, so that what is drawn and computed from the moments has diffusers' element order.
-  const at::Tensor moments = (tiling.slicing ? sliced(x, run) : run(x)).contiguous();
+  moments = moments.contiguous();
   return {.mean = moments.narrow(1, 0, config_.latent_channels),
           .logvar = at::clamp(moments.narrow(1, config_.latent_channels, config_.latent_channels),
                               -30.0, 20.0)};
 }
 
-at::Tensor AutoencoderKl::decode(const at::Tensor& latents, const VaeTiling& tiling) const {
+at::Tensor AutoencoderKl::decode(const at::Tensor& latents, const VaeTiling& tiling,
+                                 comm::Communicator* group) const {
   check_input(latents, "decode", config_.latent_channels);
+  if (shared_out(group, tiling, "decode")) {
+    const auto run_strip = [this](const at::Tensor& strip, const nn::SpatialShard& shard) {
+      return layers_->decode(layers_->prepare(strip, dtype_), &shard);
+    };
+    const int64_t scale = config_.scale_factor();
+    return in_strips(latents, run_strip,
+                     {.rows = latents.size(2),
+                      .result_shape = {latents.size(0), config_.out_channels,
+                                       latents.size(2) * scale, latents.size(3) * scale},
+                      .result_options = at::TensorOptions(dtype_).device(layers_->device)},
+                     *group);
+  }
   TileFunction run = [this](const at::Tensor& x) { return layers_->decode(x); };
   if (tiling.tiling) {
     const TileGrid grid = plan_tiles(tiling, config_.sample_size, config_.scale_factor());

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "io/json_config.h"
 #include "io/weight_store.h"
 #include "nn/activation.h"
@@ -66,19 +67,27 @@ class AutoencoderKl {
 
   /// Pixels [B, 3, H, W] in [-1, 1] -> the latent's distribution, before scaling and shift.
   /// Throws InputError unless H and W are multiples of scale_factor(), or for bad tiling options.
-  DiagonalGaussian encode(const at::Tensor& pixels, const VaeTiling& tiling = {}) const;
+  ///
+  /// The ranks of `group`, where there are several, call encode() and decode() together with the
+  /// same arguments, compute a strip of rows each, and all get the whole result, which is one
+  /// process's up to rounding. Tiling and slicing are refused with it (InputError).
+  DiagonalGaussian encode(const at::Tensor& pixels, const VaeTiling& tiling = {},
+                          comm::Communicator* group = nullptr) const;
 
   /// Latents [B, latent_channels, h, w], already unscaled -> pixels [B, 3, h*f, w*f], of any
   /// strides (channels last as a rule). Throws InputError for bad tiling options.
-  at::Tensor decode(const at::Tensor& latents, const VaeTiling& tiling = {}) const;
+  at::Tensor decode(const at::Tensor& latents, const VaeTiling& tiling = {},
+                    comm::Communicator* group = nullptr) const;
 
   const AutoencoderKlConfig& config() const { return config_; }
   at::ScalarType dtype() const { return dtype_; }
+  int64_t parameter_bytes() const { return parameter_bytes_; }
 
  private:
   struct Layers;
   AutoencoderKlConfig config_;
   at::ScalarType dtype_;
+  int64_t parameter_bytes_;
   std::unique_ptr<Layers> layers_;
 };
 

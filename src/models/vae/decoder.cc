@@ -45,10 +45,10 @@ UpDecoderBlock::UpDecoderBlock(const nn::WeightScope& scope, const Shape& shape,
   }
 }
 
-at::Tensor UpDecoderBlock::operator()(const at::Tensor& x) const {
+at::Tensor UpDecoderBlock::operator()(const at::Tensor& x, const nn::SpatialShard* shard) const {
   at::Tensor h = x;
-  for (const ResnetBlock& resnet : resnets_) h = resnet(h);
-  return upsampler_ ? (*upsampler_)(upsample_twice(h)) : h;
+  for (const ResnetBlock& resnet : resnets_) h = resnet(h, shard);
+  return upsampler_ ? (*upsampler_)(upsample_twice(h), shard) : h;
 }
 
 VaeDecoder::VaeDecoder(const nn::WeightScope& scope, const AutoencoderKlConfig& config)
@@ -62,11 +62,11 @@ VaeDecoder::VaeDecoder(const nn::WeightScope& scope, const AutoencoderKlConfig& 
       conv_out_(scope / "conv_out", config.block_out_channels.front(), config.out_channels,
                 {.kernel = 3, .padding = 1}) {}
 
-at::Tensor VaeDecoder::operator()(const at::Tensor& latents) const {
-  at::Tensor h = mid_block_(conv_in_(latents));
-  for (const UpDecoderBlock& block : up_blocks_) h = block(h);
+at::Tensor VaeDecoder::operator()(const at::Tensor& latents, const nn::SpatialShard* shard) const {
+  at::Tensor h = mid_block_(conv_in_(latents, shard), shard);
+  for (const UpDecoderBlock& block : up_blocks_) h = block(h, shard);
   // SiLU here whatever act_fn says, as in diffusers.
-  return conv_out_(norm_and_activate(conv_norm_out_, nn::Activation::kSilu, h));
+  return conv_out_(norm_and_activate(conv_norm_out_, nn::Activation::kSilu, h, shard), shard);
 }
 
 }  // namespace cachedit::models

@@ -27,7 +27,7 @@ class UpDecoderBlock {
   };
 
   UpDecoderBlock(const nn::WeightScope& scope, const Shape& shape, const VaeBlockOptions& options);
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x, const nn::SpatialShard* shard) const;
 
  private:
   std::vector<ResnetBlock> resnets_;
@@ -38,7 +38,7 @@ class VaeDecoder {
  public:
   VaeDecoder(const nn::WeightScope& scope, const AutoencoderKlConfig& config);
   /// [B, latent_channels, h, w] -> [B, out_channels, h*f, w*f]
-  at::Tensor operator()(const at::Tensor& latents) const;
+  at::Tensor operator()(const at::Tensor& latents, const nn::SpatialShard* shard) const;
 
  private:
   nn::Conv2d conv_in_;

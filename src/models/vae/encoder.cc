@@ -34,12 +34,19 @@ DownEncoderBlock::DownEncoderBlock(const nn::WeightScope& scope, const Shape& sh
   }
 }
 
-at::Tensor DownEncoderBlock::operator()(const at::Tensor& x) const {
+at::Tensor DownEncoderBlock::operator()(const at::Tensor& x, const nn::SpatialShard* shard) const {
   at::Tensor h = x;
-  for (const ResnetBlock& resnet : resnets_) h = resnet(h);
+  for (const ResnetBlock& resnet : resnets_) h = resnet(h, shard);
   if (!downsampler_) return h;
-  // One zero column on the right and one zero row below only: an even side halves exactly.
-  return (*downsampler_)(at::constant_pad_nd(h, {0, 1, 0, 1}));
+  nn::Halo halo;
+  if (shard != nullptr) halo = shard->start_halo(h, nn::HaloSides::kBelow);
+  // One zero column on the right and one zero row below only: an even side halves exactly. In
+  // strips, which have even numbers of rows here, that row is the next strip's first.
+  at::Tensor padded = at::constant_pad_nd(h, {0, 1, 0, 1});
+  halo.wait();
+  if (halo.below.defined())
+    padded.narrow(2, h.size(2), 1).narrow(3, 0, h.size(3)).copy_(halo.below);
+  return (*downsampler_)(padded);
 }
 
 VaeEncoder::VaeEncoder(const nn::WeightScope& scope, const AutoencoderKlConfig& config)
@@ -53,12 +60,12 @@ VaeEncoder::VaeEncoder(const nn::WeightScope& scope, const AutoencoderKlConfig& 
       conv_out_(scope / "conv_out", config.block_out_channels.back(), 2 * config.latent_channels,
                 {.kernel = 3, .padding = 1}) {}
 
-at::Tensor VaeEncoder::operator()(const at::Tensor& pixels) const {
-  at::Tensor h = conv_in_(pixels);
-  for (const DownEncoderBlock& block : down_blocks_) h = block(h);
-  h = mid_block_(h);
+at::Tensor VaeEncoder::operator()(const at::Tensor& pixels, const nn::SpatialShard* shard) const {
+  at::Tensor h = conv_in_(pixels, shard);
+  for (const DownEncoderBlock& block : down_blocks_) h = block(h, shard);
+  h = mid_block_(h, shard);
   // SiLU here whatever act_fn says, as in diffusers.
-  return conv_out_(norm_and_activate(conv_norm_out_, nn::Activation::kSilu, h));
+  return conv_out_(norm_and_activate(conv_norm_out_, nn::Activation::kSilu, h, shard), shard);
 }
 
 }  // namespace cachedit::models

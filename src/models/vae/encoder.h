@@ -27,7 +27,7 @@ class DownEncoderBlock {
 
   DownEncoderBlock(const nn::WeightScope& scope, const Shape& shape,
                    const VaeBlockOptions& options);
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x, const nn::SpatialShard* shard) const;
 
  private:
   std::vector<ResnetBlock> resnets_;
@@ -38,7 +38,7 @@ class VaeEncoder {
  public:
   VaeEncoder(const nn::WeightScope& scope, const AutoencoderKlConfig& config);
   /// [B, in_channels, H, W] -> moments [B, 2 * latent_channels, H/f, W/f]
-  at::Tensor operator()(const at::Tensor& pixels) const;
+  at::Tensor operator()(const at::Tensor& pixels, const nn::SpatialShard* shard) const;
 
  private:
   nn::Conv2d conv_in_;

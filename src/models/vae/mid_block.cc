@@ -25,12 +25,17 @@ VaeAttention::VaeAttention(const nn::WeightScope& scope, int64_t channels,
       to_v_(projection(scope, "to_v", "value"), channels, channels),
       to_out_(projection(scope, "to_out.0", "proj_attn"), channels, channels) {}
 
-at::Tensor VaeAttention::operator()(const at::Tensor& x) const {
+at::Tensor VaeAttention::operator()(const at::Tensor& x, const nn::SpatialShard* shard) const {
   // With channels last, [B, C, H, W] -> [B, H * W, C] and back are views.
-  const at::Tensor tokens = group_norm_(x).flatten(2).transpose(1, 2);
+  const at::Tensor tokens = group_norm_(x, shard).flatten(2).transpose(1, 2);
+  at::Tensor key = to_k_(tokens), value = to_v_(tokens);
+  if (shard != nullptr) {
+    key = shard->gather(key, 1);
+    value = shard->gather(value, 1);
+  }
   const attention::Inputs qkv{.query = to_q_(tokens).unsqueeze(2),  // one head
-                              .key = to_k_(tokens).unsqueeze(2),
-                              .value = to_v_(tokens).unsqueeze(2)};
+                              .key = key.unsqueeze(2),
+                              .value = value.unsqueeze(2)};
   at::Tensor attended = to_out_(attention::native_attention()(qkv).out.flatten(2));
   return attended.unflatten(1, {x.size(2), x.size(3)}).permute({0, 3, 1, 2}).add_(x);
 }
@@ -42,10 +47,10 @@ VaeMidBlock::VaeMidBlock(const nn::WeightScope& scope, int64_t channels, bool ad
   if (add_attention) attention_.emplace(scope / "attentions.0", channels, options);
 }
 
-at::Tensor VaeMidBlock::operator()(const at::Tensor& x) const {
-  at::Tensor h = resnet0_(x);
-  if (attention_) h = (*attention_)(h);
-  return resnet1_(h);
+at::Tensor VaeMidBlock::operator()(const at::Tensor& x, const nn::SpatialShard* shard) const {
+  at::Tensor h = resnet0_(x, shard);
+  if (attention_) h = (*attention_)(h, shard);
+  return resnet1_(h, shard);
 }
 
 }  // namespace cachedit::models

@@ -9,16 +9,18 @@
 
 #include "models/vae/resnet_block.h"
 #include "nn/layers.h"
+#include "nn/spatial.h"
 
 namespace cachedit::models {
 
-/// Self-attention with one head over the H * W positions, plus its input.
+/// Self-attention with one head over the H * W positions, plus its input. In strips, queries stay
+/// and keys and values are collected from all ranks.
 class VaeAttention {
  public:
   /// Checkpoints from before diffusers 0.15 spell the layers query, key, value and proj_attn.
   VaeAttention(const nn::WeightScope& scope, int64_t channels, const VaeBlockOptions& options);
   /// [B, channels, H, W] -> the same shape
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x, const nn::SpatialShard* shard) const;
 
  private:
   nn::GroupNorm group_norm_;
@@ -33,7 +35,7 @@ class VaeMidBlock {
   VaeMidBlock(const nn::WeightScope& scope, int64_t channels, bool add_attention,
               const VaeBlockOptions& options);
   /// [B, channels, H, W] -> the same shape
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x, const nn::SpatialShard* shard) const;
 
  private:
   ResnetBlock resnet0_;

@@ -11,8 +11,8 @@ VaeBlockOptions block_options(const AutoencoderKlConfig& config) {
 }
 
 at::Tensor norm_and_activate(const nn::GroupNorm& norm, nn::Activation activation,
-                             const at::Tensor& x) {
-  at::Tensor h = norm(x);
+                             const at::Tensor& x, const nn::SpatialShard* shard) {
+  at::Tensor h = norm(x, shard);
   if (activation == nn::Activation::kSilu) return at::silu_(h);
   return nn::activate(activation, h);
 }
@@ -30,9 +30,9 @@ ResnetBlock::ResnetBlock(const nn::WeightScope& scope, int64_t in_channels, int6
   }
 }
 
-at::Tensor ResnetBlock::operator()(const at::Tensor& x) const {
-  at::Tensor h = conv1_(norm_and_activate(norm1_, activation_, x));
-  h = conv2_(norm_and_activate(norm2_, activation_, h));
+at::Tensor ResnetBlock::operator()(const at::Tensor& x, const nn::SpatialShard* shard) const {
+  at::Tensor h = conv1_(norm_and_activate(norm1_, activation_, x, shard), shard);
+  h = conv2_(norm_and_activate(norm2_, activation_, h, shard), shard);
   return h.add_(conv_shortcut_ ? (*conv_shortcut_)(x) : x);
 }
 

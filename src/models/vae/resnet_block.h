@@ -9,6 +9,7 @@
 
 #include "nn/activation.h"
 #include "nn/layers.h"
+#include "nn/spatial.h"
 
 namespace cachedit::models {
 
@@ -25,16 +26,18 @@ struct VaeBlockOptions {
 
 VaeBlockOptions block_options(const AutoencoderKlConfig& config);
 
+// With a `shard`, what layers and blocks get and give is this rank's strip of the picture's rows.
+
 /// activation(norm(x)), reusing the norm's result where the activation can work in place.
 at::Tensor norm_and_activate(const nn::GroupNorm& norm, nn::Activation activation,
-                             const at::Tensor& x);
+                             const at::Tensor& x, const nn::SpatialShard* shard);
 
 class ResnetBlock {
  public:
   ResnetBlock(const nn::WeightScope& scope, int64_t in_channels, int64_t out_channels,
               const VaeBlockOptions& options);
   /// [B, in_channels, H, W] -> [B, out_channels, H, W]
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x, const nn::SpatialShard* shard) const;
 
  private:
   nn::Activation activation_;
