@@ -15,8 +15,8 @@ SOURCES = $(shell find src include apps examples tests bench -name '*.h' -o -nam
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-python bench bench-attention bench-cache fuzz format \
-        format-check layers tidy install clean distclean
+.PHONY: help setup build demo test test-cpp test-python bench bench-attention bench-cache bench-parallel fuzz \
+        format format-check layers tidy install clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ bench-attention: build ## Measure the attention backends; table on stdout, JSON 
 bench-cache: build ## Measure block caching against cache-dit; tables on stdout, JSON in build/bench/
 	@tools/setup.sh test
 	$(PYTHON) bench/cache.py --build-dir $(BUILD)
+
+bench-parallel: build ## Measure 2 ranks against one process, and the cost model; JSON in build/bench/
+	@tools/setup.sh test
+	$(PYTHON) bench/parallel.py --build-dir $(BUILD)
 
 fuzz: ## Feed 200,000 damaged files to the readers under sanitizers
 	$(MAKE) build/fuzz/build.ninja PRESET=fuzz

@@ -15,5 +15,6 @@ void add_compare(CLI::App& app);
 void add_backends(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_tune(CLI::App& app);
+void add_plan(CLI::App& app);
 
 }  // namespace cachedit::cli

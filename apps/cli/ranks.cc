@@ -7,6 +7,20 @@
 namespace cachedit::cli {
 namespace {
 
+/// Drops texts that only pass on another rank's.
+void drop_consequences(std::vector<std::string>& texts) {
+  const std::vector<std::string> all = texts;
+  for (std::string& text : texts) {
+    for (const std::string& other : all) {
+      if (other.empty() || other.size() >= text.size()) continue;
+      if (text.find(other) != std::string::npos) {
+        text.clear();
+        break;
+      }
+    }
+  }
+}
+
 /// "rank 1: ..." for each rank, equal texts together: "ranks 1, 3: ...".
 std::string by_rank(const std::vector<std::string>& texts) {
   std::string all;
@@ -51,7 +65,9 @@ std::string Ranks::report_failure(const std::string& text) {
   texts[0] = text;
   const bool alike = std::all_of(texts.begin(), texts.end(),
                                  [&](const std::string& other) { return other == text; });
-  return alike ? text : by_rank(texts);
+  if (alike) return text;
+  drop_consequences(texts);
+  return by_rank(texts);
 }
 
 }  // namespace cachedit::cli

@@ -11,4 +11,5 @@
 #include "cachedit/inspect.h"
 #include "cachedit/log.h"
 #include "cachedit/pipeline.h"
+#include "cachedit/plan.h"
 #include "cachedit/tune.h"

@@ -172,6 +172,8 @@ class CACHEDIT_API Pipeline {
   /// The ranks that it was loaded with, and the layout chosen last.
   virtual const World& world() const = 0;
   virtual const ParallelismConfig& parallelism() const = 0;
+  /// Bytes of the transformer's weights that this rank holds.
+  virtual int64_t transformer_bytes() const = 0;
 };
 
 /// Loads a folder in diffusers' layout, or a hub name ("org/name") that the local Hugging Face

@@ -32,6 +32,9 @@ struct PlanRequest {
   std::optional<double> bandwidth;
   std::optional<double> latency;
   std::optional<double> memory;  ///< bytes a rank; without it, everything fits
+  /// Whether data travels while a rank computes, as with NCCL. Default: exactly where device_flops
+  /// is given, since MPI mostly moves data within its own calls.
+  std::optional<bool> overlap;
 
   /// As in ParallelismConfig.
   bool ulysses_anything = false;
@@ -73,6 +76,7 @@ struct ParallelPlan {
   double gemm_operations = 0, attention_operations = 0;
   /// The rates that the predictions are made with; memory_bandwidth 0: left out.
   double device_flops = 0, attention_flops = 0, memory_bandwidth = 0, bandwidth = 0, latency = 0;
+  bool overlap = true;
   std::vector<std::string> assumptions;  ///< what was measured or taken by default, a line each
 };
 

@@ -173,6 +173,7 @@ std::vector<std::string> all_gather_text(Communicator& group, const std::string&
   at::Tensor own = at::empty({bytes}, at::kByte);
   std::copy(text.begin(), text.end(), own.mutable_data_ptr<uint8_t>());
   std::vector<at::Tensor> pieces;
+  pieces.reserve(lengths.size());
   for (const at::Tensor& length : lengths) {
     pieces.push_back(at::empty({length.item<int64_t>()}, own.options().device(group.device())));
   }

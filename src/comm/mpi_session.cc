@@ -1,7 +1,10 @@
 #include "comm/mpi_session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <thread>
@@ -22,6 +25,8 @@ constexpr int kLeaving = 3;       // at the end of the program
 constexpr size_t kLongestText = 3000;
 /// How long a failing rank tries to hand its text over.
 constexpr double kSayingSeconds = 0.5;
+/// How long a rank that is at its end lets others report a failure, before its exit ends them.
+constexpr double kLingerSeconds = 2;
 
 void nap(int64_t microseconds) {
   std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
@@ -201,16 +206,19 @@ bool MpiSession::heard_all() const {
   return true;
 }
 
-bool MpiSession::all_left() {
+void MpiSession::wait_for_all() {
   const Stopwatch watch;
   while (true) {
     listen();
     check_said("exit");
     const auto left = std::count_if(others_.begin(), others_.end(),
                                     [](const Other& other) { return other.left; });
-    if (left == size_ - 1 && all_said()) return true;
+    if (left == size_ - 1 && all_said()) return;
     check_alive("exit");
-    if (watch.seconds() > timeout_seconds_) return false;
+    if (watch.seconds() > timeout_seconds_) {
+      fail<CommError>("exit", "rank ", rank_, " waited ", timeout_seconds_,
+                      " seconds for the others to end; CACHEDIT_COMM_TIMEOUT sets how long");
+    }
     nap(1000);
   }
 }
@@ -219,13 +227,25 @@ void MpiSession::leave() noexcept {
   if (!owns_mpi_ || failed_) return;
   try {
     say(kLeaving, "", 0);
-    if (!all_left()) return;
+    wait_for_all();
     MPI_Waitall(static_cast<int>(saying_.size()), saying_.data(), MPI_STATUSES_IGNORE);
     MPI_Finalize();
-  } catch (const std::exception&) {
-    // A rank failed after this one had finished: MPI_Finalize would wait for it in vain. The
-    // failing rank reports it.
+  } catch (const std::exception& error) {
+    fail_at_exit(error.what());
   }
+}
+
+void MpiSession::fail_at_exit(const std::string& text) {
+  // MPI_Finalize would wait for a rank that failed in vain, and an exit code of 0 would say that
+  // the run went well.
+  std::fprintf(stderr, "cachedit: rank %d had finished: %s\n", rank_, text.c_str());
+  std::fflush(nullptr);
+  const Stopwatch watch;
+  while (!heard_all() && watch.seconds() < kLingerSeconds) {
+    listen();
+    nap(1000);
+  }
+  _exit(EXIT_FAILURE);
 }
 
 }  // namespace cachedit::comm

@@ -23,7 +23,8 @@ void check_mpi(int code, std::string_view what);
 class MpiSession {
  public:
   /// The first call initializes MPI. It is finalized when the process exits, provided that every
-  /// rank gets there and none has failed: MPI_Finalize waits for all ranks.
+  /// rank gets there and none has failed: MPI_Finalize waits for all ranks. Where another rank
+  /// failed after this one had finished, the exit code becomes 1.
   static MpiSession& instance();
 
   int rank() const { return rank_; }
@@ -66,8 +67,9 @@ class MpiSession {
   void meet();
   void say(int tag, std::string text, double patience);
   bool all_said() const;
+  void wait_for_all();
   void leave() noexcept;
-  bool all_left();
+  [[noreturn]] void fail_at_exit(const std::string& text);
 
   double timeout_seconds_;
   bool owns_mpi_ = false;

@@ -6,11 +6,10 @@
 #include <cstdint>
 
 #include "kernels/cpu_isa.h"
+#include "kernels/element_type.h"
 #include "kernels/parallel.h"
 
 namespace cachedit::kernels {
-
-enum class ElementType { kFloat32, kBFloat16, kFloat16 };
 
 /// Which number formats the two products use. All accumulate in fp32 (integers in int32) and keep
 /// the running maximum, the running sum and the output in fp32.

@@ -34,9 +34,6 @@ class SpatialShard {
   /// strips have the same multiple of these on every rank. `group` must outlive the object.
   SpatialShard(comm::Communicator& group, std::vector<int64_t> rows);
 
-  const std::vector<int64_t>& rows() const { return rows_; }
-  comm::Communicator& group() const { return group_; }
-
   /// This rank's rows of the whole picture [B, C, H, W] at any resolution, as a view.
   at::Tensor strip_of(const at::Tensor& whole) const;
 

@@ -16,8 +16,11 @@ namespace cachedit::parallel {
 void check_lengths(std::string_view where, const comm::Communicator& group,
                    const std::vector<int64_t>& lengths);
 
+/// Throws UnsupportedError for is_causal.
+void check_not_causal(std::string_view where, const attention::Inputs& inputs);
+
 /// Throws InputError naming `where` unless query, key and value fit together and are `tokens` of
-/// this rank, UnsupportedError for is_causal.
+/// this rank, and as check_not_causal().
 void check_context_call(std::string_view where, const attention::Inputs& inputs, int64_t tokens);
 
 enum class MaskForm {
@@ -31,8 +34,10 @@ struct ContextMask {
   at::Tensor tensor = {};  ///< 4-D
 };
 
-/// The call's mask as a 4-D view. Its shape alone decides the form, so that all ranks decide alike.
-/// An all-true mask stays one: other ranks' masks may not be. Throws InputError for other shapes.
-ContextMask read_context_mask(std::string_view where, const attention::Inputs& inputs);
+/// `mask` as a 4-D view; undefined: none. Its shape beside the query's, [B, N_r, H, D], alone
+/// decides the form, so that all ranks decide alike. An all-true mask stays one: other ranks' masks
+/// may not be. Throws InputError for other shapes.
+ContextMask read_context_mask(std::string_view where, const at::Tensor& mask,
+                              const at::Tensor& query);
 
 }  // namespace cachedit::parallel

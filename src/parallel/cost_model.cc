@@ -167,7 +167,7 @@ void add(AttentionTraffic& total, const Sent& tensor, const Machine& machine, do
   const double seconds = seconds_of(tensor, machine);
   total.sent += tensor;
   total.seconds += seconds;
-  total.exposed += std::max(0.0, seconds - hidden);
+  total.exposed += machine.overlap ? std::max(0.0, seconds - hidden) : seconds;
 }
 
 /// Seconds that computations take which communication can hide behind.
@@ -238,6 +238,15 @@ double shared_out(const PerToken& value, int64_t tp) {
   return value.whole + value.shared / static_cast<double>(tp);
 }
 
+/// Elements that merging a token's partial results moves: each partial output is read, and added to
+/// a sum that is read and written.
+double merged_elements(const TransformerShape& shape, const Workload& work, const Layout& layout) {
+  if (layout.ring == 1 || work.ring.rotate_method == RingRotateMethod::kAllGather) return 0;
+  const double fp32 = work.ring.convert_to_fp32 ? 4.0 / static_cast<double>(work.element_size) : 1;
+  return static_cast<double>(layout.ring) * static_cast<double>(shape.width()) /
+         static_cast<double>(layout.tp) * (1 + 2 * fp32);
+}
+
 /// Adds the blocks of one kind, for one guidance branch.
 void add_blocks(const BlockShape& block, const TransformerShape& shape, const Workload& work,
                 const Share& share, const Machine& machine, LayoutCost& cost) {
@@ -247,8 +256,8 @@ void add_blocks(const BlockShape& block, const TransformerShape& shape, const Wo
   const auto rows = static_cast<double>(work.batch * share.tokens(Tokens::kJoint));
   const auto gemm = [&](double flops) { return rows * flops / tp / machine.gemm_flops; };
   const double attention = attention_seconds(shape, work, share, machine);
-  const double moved =
-      rows * shared_out(block.moved, layout.tp) + static_cast<double>(block.vector_weights) / tp;
+  const double of_token = shared_out(block.moved, layout.tp) + merged_elements(shape, work, layout);
+  const double moved = rows * of_token + static_cast<double>(block.vector_weights) / tp;
   cost.compute_seconds +=
       count * (gemm(block.token_flops) + attention + moving_seconds(moved, work, machine));
 
@@ -293,13 +302,12 @@ std::string gib(double bytes) {
 std::string why_not_ulysses(const TransformerShape& shape, const Workload& work,
                             const Layout& layout) {
   const int64_t heads = shape.heads / layout.tp;
-  const std::string of_rank = layout.tp > 1 ? c10::str(" of a tp rank") : "";
+  const std::string counted = c10::str(heads, layout.tp > 1 ? " heads of a tp rank" : " heads");
   if (heads < layout.ulysses) {
-    return c10::str("ulysses ", layout.ulysses, " needs as many heads: the model has ", heads,
-                    of_rank);
+    return c10::str("ulysses ", layout.ulysses, " is more than the ", counted);
   }
   if (heads % layout.ulysses != 0 && (!work.ulysses.anything || work.ulysses.float8)) {
-    return c10::str(heads, " heads", of_rank, " do not divide by ulysses ", layout.ulysses,
+    return c10::str(counted, " do not divide by ulysses ", layout.ulysses,
                     work.ulysses.float8 ? ", as float8 needs" : "; --ulysses-anything takes them");
   }
   if (work.ulysses.anything) return "";

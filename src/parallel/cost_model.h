@@ -70,6 +70,7 @@ struct Machine {
   double bandwidth = 0;         ///< bytes a second that a rank sends while it receives as many
   double latency = 0;           ///< seconds a message
   double memory = 0;            ///< bytes a rank; 0: no limit
+  bool overlap = true;          ///< data travels while the processor computes
 };
 
 /// Of rank 0, which has the most tokens and heads, for one step.

@@ -73,7 +73,7 @@ class RingAttention final : public attention::Attention {
   }
 
   ContextMask read_mask(const Inputs& in) const {
-    ContextMask mask = read_context_mask(kWhere, in);
+    ContextMask mask = read_context_mask(kWhere, in.mask, in.query);
     const int64_t total = first_token_of(group_.size());
     // Ranks without tokens could not tell which form the mask of the only token has.
     if (total == 1 && mask.form == MaskForm::kRows && mask.tensor.size(1) == 1) {

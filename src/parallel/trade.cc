@@ -46,7 +46,6 @@ Arriving trade(comm::Communicator& group, const at::Tensor& tensor, const Shares
   if (in_place) {
     whole = at::empty(shape, tensor.options());
     incoming = cut(whole, join);
-    incoming[own].copy_(outgoing[own]);
   } else {
     for (const int64_t size : join.sizes) {
       shape[static_cast<size_t>(join.dim)] = size;
@@ -61,7 +60,10 @@ Arriving trade(comm::Communicator& group, const at::Tensor& tensor, const Shares
     receive.push_back({static_cast<int64_t>(r), incoming[r]});
   }
   comm::Pending pending = group.exchange(std::move(send), std::move(receive), "ulysses");
-  if (in_place) return Arriving(std::move(pending), [whole] { return whole; });
+  if (in_place) {
+    incoming[own].copy_(outgoing[own]);
+    return Arriving(std::move(pending), [whole] { return whole; });
+  }
   return Arriving(std::move(pending),
                   [pieces = std::move(incoming), dim = join.dim] { return at::cat(pieces, dim); });
 }

@@ -25,10 +25,11 @@ class UlyssesAttention final : public attention::Attention {
   Result operator()(const Inputs& in) const override {
     if (group_.size() == 1) return inner_(in);
     check(in);
+    const ContextMask mask = read_context_mask(kWhere, in.mask, in.query);
     Arriving value = send(in.value, options_.float8);
     Arriving query = send(in.query, options_.float8);
     Arriving key = send(in.key, /*float8=*/false);
-    return attend(in, query, key, value, {});
+    return attend({query, key, value, mask}, in, {});
   }
 
   Result project_and_attend(const Projections& projections, Inputs rest) const override {
@@ -37,8 +38,10 @@ class UlyssesAttention final : public attention::Attention {
     if (!options_.async || rest.enable_gqa) {
       return Attention::project_and_attend(projections, rest);
     }
+    check_not_causal(kWhere, rest);
     rest.value = projections.value();
     check_alone(rest.value);
+    const ContextMask mask = read_context_mask(kWhere, rest.mask, rest.value);
     Arriving value = send(rest.value, options_.float8);
     rest.query = projections.query();
     check_alone(rest.query);
@@ -46,7 +49,7 @@ class UlyssesAttention final : public attention::Attention {
     rest.key = projections.key();
     check(rest);
     Arriving key = send(rest.key, /*float8=*/false);
-    return attend(rest, query, key, value, projections.meanwhile);
+    return attend({query, key, value, mask}, std::move(rest), projections.meanwhile);
   }
 
  private:
@@ -87,8 +90,7 @@ class UlyssesAttention final : public attention::Attention {
   }
 
   /// The mask for all queries of the group and this rank's heads.
-  at::Tensor gather_mask(const Inputs& in) const {
-    const ContextMask mask = read_context_mask(kWhere, in);
+  at::Tensor gather_mask(const ContextMask& mask) const {
     if (mask.form == MaskForm::kNone) return {};
     if (mask.form == MaskForm::kKeys) return comm::all_gather(group_, mask.tensor, lengths_, 3);
     const int64_t mask_heads = mask.tensor.size(1);
@@ -96,13 +98,20 @@ class UlyssesAttention final : public attention::Attention {
     return trade(group_, mask.tensor, heads(1, mask_heads), tokens(2)).wait();
   }
 
-  Result attend(Inputs in, Arriving& query, Arriving& key, Arriving& value,
+  struct Exchanged {
+    Arriving& query;
+    Arriving& key;
+    Arriving& value;
+    const ContextMask& mask;
+  };
+
+  Result attend(const Exchanged& exchanged, Inputs in,
                 const std::function<void()>& meanwhile) const {
     const int64_t all_heads = in.query.size(kHeads);
-    in.mask = gather_mask(in);
-    in.value = value.wait();
-    in.query = query.wait();
-    in.key = key.wait();
+    in.value = exchanged.value.wait();
+    in.query = exchanged.query.wait();
+    in.key = exchanged.key.wait();
+    in.mask = gather_mask(exchanged.mask);
     in.under_context_parallelism = true;
     Result result = inner_(in);
     Arriving out = travel(result.out, tokens(kTokens), heads(kHeads, all_heads), options_.float8);

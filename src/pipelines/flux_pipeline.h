@@ -61,6 +61,7 @@ class FluxPipeline final : public Pipeline, public RunnerHost {
   std::string caching() const override { return cache_.name(); }
   const World& world() const override { return parts_.parallel.world(); }
   const ParallelismConfig& parallelism() const override { return parts_.parallel.config(); }
+  int64_t transformer_bytes() const override { return parts_.transformer.parameter_bytes(); }
 
  private:
   struct Branch;

@@ -57,7 +57,11 @@ ParallelismConfig parallel_layout(const std::string& parallel_type, int64_t worl
                      world_size, " ranks: ", left, " ", why,
                      "; start another number of ranks, or give the sizes");
   };
-  if (world_size < 2) cannot(1, "needs others beside it (mpirun -n 2 cachedit generate ...)");
+  if (world_size < 2) {
+    fail<InputError>("parallel", "--parallel-type ", parallel_type,
+                     " shares work among several "
+                     "ranks: got one; start them together (mpirun -n 2 cachedit generate ...)");
+  }
   int64_t left = world_size;
   std::vector<Size> open;
   const auto take = [&](int64_t size) {

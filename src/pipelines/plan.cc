@@ -149,8 +149,13 @@ parallel::Machine machine_of(const PlanRequest& r, const parallel::TransformerSh
   machine.bandwidth = r.bandwidth.value_or(kLocalBandwidth);
   machine.latency = r.latency.value_or(kLocalLatency);
   machine.memory = r.memory.value_or(0);
+  machine.overlap = r.overlap.value_or(r.device_flops.has_value());
   if (!r.bandwidth) {
     assume("ranks of one machine: " + number(kLocalBandwidth / 1e9) + " GB/s between them");
+  }
+  if (!r.overlap) {
+    assume(machine.overlap ? "data travels while ranks compute"
+                           : "MPI moves data while ranks wait: nothing is hidden");
   }
   if (!r.latency) {
     assume("ranks of one machine: " + number(kLocalLatency * 1e6) + " us a message");
@@ -231,6 +236,7 @@ ParallelPlan plan_flux(const CheckpointIndex& index, const PlanRequest& request)
   plan.memory_bandwidth = machine.memory_bandwidth;
   plan.bandwidth = machine.bandwidth;
   plan.latency = machine.latency;
+  plan.overlap = machine.overlap;
   return plan;
 }
 

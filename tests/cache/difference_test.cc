@@ -139,10 +139,10 @@ TEST(RelativeDifference, TakesViewsAndOtherDtypes) {
     const at::Tensor all = tiny_weight("all", {2, 6, 10}).to(dtype);
     const at::Tensor previous = tiny_weight("previous", {2, 10, 3}).to(dtype).transpose(1, 2);
     const at::Tensor states = all.narrow(1, 0, 3), base = all.narrow(1, 3, 3);
-    EXPECT_NEAR(cache::relative_difference(previous, states, base, {}),
+    EXPECT_NEAR(cache::difference_sums(previous, states, base, {}).relative(),
                 reference(previous, states - base), 1e-6);
-    EXPECT_NEAR(cache::relative_difference(previous, states, {}, {}), reference(previous, states),
-                1e-6);
+    EXPECT_NEAR(cache::difference_sums(previous, states, {}, {}).relative(),
+                reference(previous, states), 1e-6);
   }
 }
 
@@ -153,7 +153,7 @@ TEST(RelativeDifference, ComparesEveryNthChannel) {
   EXPECT_EQ(previous.size(-1), 3);
   EXPECT_TRUE(cache::shape_matches(previous, states, 4));
   EXPECT_FALSE(cache::shape_matches(previous, states, 5));
-  EXPECT_NEAR(cache::relative_difference(previous, states, base, {.downsample_factor = 4}),
+  EXPECT_NEAR(cache::difference_sums(previous, states, base, {.downsample_factor = 4}).relative(),
               reference(previous, cache::every_nth_channel(states - base, 4)), 1e-6);
 }
 
@@ -162,16 +162,16 @@ TEST(RelativeDifference, ComparesImportantTokensAloneUnlessThereAreNone) {
   at::Tensor states = previous * 1.01;
   states.select(1, 2).mul_(1.5);
   const cache::DifferenceOptions some{.important_condition_threshold = 0.1};
-  EXPECT_NEAR(cache::relative_difference(previous, states, {}, some), 0.515, 1e-5);
+  EXPECT_NEAR(cache::difference_sums(previous, states, {}, some).relative(), 0.515, 1e-5);
   const cache::DifferenceOptions none{.important_condition_threshold = 0.9};
-  EXPECT_NEAR(cache::relative_difference(previous, states, {}, none), reference(previous, states),
-              1e-6);
+  EXPECT_NEAR(cache::difference_sums(previous, states, {}, none).relative(),
+              reference(previous, states), 1e-6);
 }
 
 TEST(RelativeDifference, IsNotANumberWhereNothingWasAndNothingChanged) {
   const at::Tensor zero = at::zeros({1, 4, 4});
-  EXPECT_TRUE(std::isnan(cache::relative_difference(zero, zero, zero, {})));
-  EXPECT_TRUE(std::isinf(cache::relative_difference(zero, zero + 1, {}, {})));
+  EXPECT_TRUE(std::isnan(cache::difference_sums(zero, zero, zero, {}).relative()));
+  EXPECT_TRUE(std::isinf(cache::difference_sums(zero, zero + 1, {}, {}).relative()));
 }
 
 }  // namespace

@@ -31,9 +31,9 @@ INSTANTIATE_TEST_SUITE_P(
     Threads, Collectives,
     ::testing::Combine(::testing::Range<size_t>(0, test::collective_checks().size()),
                        ::testing::Values<int64_t>(1, 2, 3, 4, 6, 8)),
-    [](const auto& info) {
-      return test::collective_checks()[std::get<0>(info.param)].name +
-             std::to_string(std::get<1>(info.param));
+    [](const auto& test_case) {
+      return test::collective_checks()[std::get<0>(test_case.param)].name +
+             std::to_string(std::get<1>(test_case.param));
     });
 
 TEST(Collectives, OneProcessAloneNeedsNoTransport) {

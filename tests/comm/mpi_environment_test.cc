@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cachedit/error.h"
+#include "base/fail.h"
 #include "comm/mpi.h"
 #include "support/expect_error.h"
 
@@ -27,7 +27,7 @@ TEST(LaunchedRanks, AreRefusedUnlessTheyAreANumber) {
   for (const char* text : {"0", "-2", "two", "2x", " 2", "99999999999999999999"}) {
     test::expect_error<ConfigError>(
         [&] { launched_ranks(Environment{.pmi_size = text}); },
-        AllOf(HasSubstr("[PMI_SIZE]"), HasSubstr("'" + std::string(text) + "'")));
+        AllOf(HasSubstr("[PMI_SIZE]"), HasSubstr(c10::str("'", text, "'"))));
   }
 }
 
@@ -42,7 +42,7 @@ TEST(CommTimeout, IsRefusedUnlessItIsANumberAboveZero) {
   for (const char* text : {"0", "-1", "nan", "inf", "1e300", "soon", "5s", " 5"}) {
     test::expect_error<ConfigError>(
         [&] { comm_timeout(Environment{.comm_timeout = text}); },
-        AllOf(HasSubstr("[CACHEDIT_COMM_TIMEOUT]"), HasSubstr("'" + std::string(text) + "'")));
+        AllOf(HasSubstr("[CACHEDIT_COMM_TIMEOUT]"), HasSubstr(c10::str("'", text, "'"))));
   }
 }
 

@@ -71,8 +71,8 @@ void sums_of_float8(Communicator& group) {
   for (const int64_t count : {kSmall, kLarge}) {
     at::Tensor tensor = numbers({count}, at::kFloat8_e4m3fn, seed_of(group.rank(), count));
     comm::all_reduce_sum(group, tensor);
-    at::Tensor want = at::zeros({count}, at::kFloat);
-    for (int64_t r = 0; r < group.size(); ++r) {
+    at::Tensor want = numbers({count}, at::kFloat8_e4m3fn, seed_of(0, count)).to(at::kFloat);
+    for (int64_t r = 1; r < group.size(); ++r) {
       want += numbers({count}, at::kFloat8_e4m3fn, seed_of(r, count)).to(at::kFloat);
     }
     require_same(tensor, want.to(at::kFloat8_e4m3fn), c10::str("float8 x ", count));

@@ -159,8 +159,9 @@ TEST_P(LayersOnStrips, NormalizeAsTheWhole) {
         on_ranks(x, GetParam().rows, [&](const at::Tensor& strip, const SpatialShard& shard) {
           return layers.norm(strip.contiguous(format), &shard);
         });
-    EXPECT_LE(test::relative_error(got, normalized_in_double(x)), 1e-6);
-    EXPECT_LE(test::relative_error(got, layers.norm(x)), 5e-6) << "ATen's own error is 2e-6 here";
+    // The mean is 14 standard deviations, so a rounding of it in fp32 weighs 14 times as much.
+    EXPECT_LE(test::relative_error(got, normalized_in_double(x)), 3e-6);
+    EXPECT_LE(test::relative_error(got, layers.norm(x)), 3e-6);
   }
 }
 

@@ -158,6 +158,7 @@ TEST(Masks, OneTokenInAll) {
       expect_as_one_rank(whole, lengths, [&](comm::Communicator& group, const Inputs& part) {
         Inputs rows = part;
         rows.mask = whole.mask.narrow(2, 0, part.query.size(1));
+        call(group, rows);  // what one rank sends and the other does not expect would show later
         return call(group, rows);
       });
     }

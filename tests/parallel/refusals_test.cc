@@ -138,6 +138,13 @@ void both_refuse(const std::function<void(Inputs&)>& spoil,
 
 TEST(ContextParallelRefuses, Causal) {
   both_refuse<UnsupportedError>([](Inputs& in) { in.is_causal = true; }, HasSubstr("is_causal"));
+  const auto native = backend("native");
+  expect_refused<UnsupportedError>(
+      [&](comm::Communicator& group) {
+        make_ulysses(*native, group, {3, 3}, {.async = true})
+            ->project_and_attend({}, {.is_causal = true});
+      },
+      HasSubstr("is_causal"));
 }
 
 TEST(ContextParallelRefuses, TokensThatAreNotThisRanks) {
@@ -157,26 +164,20 @@ TEST(ContextParallelRefuses, TokensThatAreNotThisRanks) {
 TEST(ContextParallelRefuses, MasksOfOtherShapes) {
   const std::vector<std::vector<int64_t>> shapes = {
       {6}, {2, 6}, {3, 3}, {1, 1, 1, 6}, {2, 2, 1, 3}, {2, 1, 2, 6}, {2, 3, 3, 6}, {1, 1, 1, 3, 6}};
+  for (const std::vector<int64_t>& shape : shapes) {
+    both_refuse<InputError>(
+        [&](Inputs& in) { in.mask = test::seeded_bool(shape, 0.5, 1); },
+        AllOf(HasSubstr("] a mask must"), HasSubstr(c10::str(at::IntArrayRef(shape)))));
+  }
   const auto native = backend("native");
   const Inputs whole = whole_inputs({.tokens = 6, .heads = 2, .batch = 2});
-  for (const std::vector<int64_t>& shape : shapes) {
-    SCOPED_TRACE(c10::str(shape));
-    test::run_ranks(2, [&](comm::Communicator& group) {
-      Inputs part = part_of(whole, {3, 3}, group.rank());
-      part.mask = test::seeded_bool(shape, 0.5, 1);
-      const auto ring = make_ring(*native, group, {3, 3});
-      test::expect_error<InputError>(
-          [&] { (*ring)(part); },
-          AllOf(HasSubstr("[ring] a mask must"), HasSubstr(c10::str(at::IntArrayRef(shape)))));
-    });
-  }
-  test::run_ranks(2, [&](comm::Communicator& group) {
-    Inputs part = part_of(whole, {3, 3}, group.rank());
-    part.mask = at::ones({1, 1, 3, 7}, at::kBool);
-    const auto ring = make_ring(*native, group, {3, 3});
-    test::expect_error<InputError>([&] { (*ring)(part); },
-                                   AllOf(HasSubstr("6, as columns"), HasSubstr("[1, 1, 3, 7]")));
-  });
+  expect_refused<InputError>(
+      [&](comm::Communicator& group) {
+        Inputs part = part_of(whole, {3, 3}, group.rank());
+        part.mask = at::ones({1, 1, 3, 7}, at::kBool);
+        (*make_ring(*native, group, {3, 3}))(part);
+      },
+      AllOf(HasSubstr("6, as columns"), HasSubstr("[1, 1, 3, 7]")));
 }
 
 TEST(ContextParallelRefuses, LengthsThatAreNotTheRanks) {

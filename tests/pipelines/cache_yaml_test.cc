@@ -171,8 +171,12 @@ TEST_F(CacheYaml, RefusalsNameTheKeyAndTheNearestKnownOne) {
                               HasSubstr("cache_type: DBPrune"));
   expect_refused<ConfigError>("cache_config: 8\n", HasSubstr("keys and values"));
   expect_refused<ConfigError>("", HasSubstr("cache_config"));
-  expect_refused<UnsupportedError>("parallelism_config:\n  ulysses_size: 2\n",
-                                   HasSubstr("ulysses_size"));
+  expect_refused<ConfigError>("parallelism_config:\n  ulysses: 2\n  ulysses_size: 4\n",
+                              HasSubstr("ulysses and ulysses_size must agree: got 2 and 4"));
+  expect_refused<ConfigError>("parallelism_config:\n  ulysses: auto\n  tp_size: auto\n",
+                              HasSubstr("only one size may be auto"));
+  expect_refused<ConfigError>("parallelism_config:\n  cp_plan: {a: 1}\n", HasSubstr("cp_plan"));
+  expect_refused<ConfigError>("parallelism_config:\n  tp_size: many\n", HasSubstr("tp_size"));
   expect_refused<UnsupportedError>("quantize_config:\n  quant_type: fp8\n",
                                    HasSubstr("quantize_config"));
 }
@@ -182,6 +186,43 @@ TEST_F(CacheYaml, PathsInItStartAtItsFolder) {
       load("cache_config:\n  enable_linear: true\n  linear_coefficients_path: fitted.json\n");
   EXPECT_EQ(o.calibrator_config->calibrator_type, CalibratorType::kLinear);
   EXPECT_EQ(o.calibrator_config->linear_coefficients_path, (folder_ / "fitted.json").string());
+}
+
+TEST_F(CacheYaml, ParallelismConfigHasUpstreamsKeysAndShortForms) {
+  const ParallelismConfig long_form = load(R"(
+parallelism_config:
+  backend: auto
+  ulysses_size: 4
+  ring_size: 2
+  tp_size: null
+  cfg_size: 2
+  ulysses_anything: true
+  ulysses_float8: true
+  ulysses_async: yes
+  ring_rotate_method: allgather
+  ring_convert_to_fp32: false
+  extra_parallel_modules: [text_encoder_2, vae]
+)")
+                                          .parallelism_config;
+  const ParallelismConfig want{.ulysses_size = 4,
+                               .ring_size = 2,
+                               .cfg_size = 2,
+                               .ulysses_anything = true,
+                               .ulysses_float8 = true,
+                               .ulysses_async = true,
+                               .ring_rotate_method = "allgather",
+                               .ring_convert_to_fp32 = false,
+                               .extra_parallel_modules = {"text_encoder_2", "vae"}};
+  EXPECT_EQ(long_form, want);
+  const ParallelismConfig short_form =
+      load(
+          "parallelism_config:\n  ulysses: auto\n  tp: 2\n  parallel_kwargs:\n"
+          "    experimental_ulysses_async: true\n    attention_backend: flash\n")
+          .parallelism_config;
+  EXPECT_EQ(short_form, (ParallelismConfig{.tp_size = 2,
+                                           .auto_size = "ulysses_size",
+                                           .attention_backend = "flash",
+                                           .ulysses_async = true}));
 }
 
 // Writing.
@@ -203,8 +244,15 @@ TEST_F(CacheYaml, WhatIsWrittenReadsBackEqual) {
   linear.calibrator_config->linear_coefficients_path = (folder_ / "sub/fitted.json").string();
   EnableCacheOptions backend;
   backend.parallelism_config.attention_backend = "auto";
-  for (const EnableCacheOptions& options :
-       {all, prune, linear, backend, EnableCacheOptions{}, parse_cache_options("F1_NONE")}) {
+  EnableCacheOptions parallel;
+  parallel.parallelism_config = {.tp_size = 2,
+                                 .auto_size = "ring_size",
+                                 .attention_backend = "flash",
+                                 .ring_rotate_method = "allgather",
+                                 .ring_convert_to_fp32 = false,
+                                 .extra_parallel_modules = {"vae"}};
+  for (const EnableCacheOptions& options : {all, prune, linear, backend, parallel,
+                                            EnableCacheOptions{}, parse_cache_options("F1_NONE")}) {
     write_configs(folder_ / "written.yaml", options);
     const std::string first = test::read_bytes(folder_ / "written.yaml");
     write_configs(folder_ / "again.yaml", load_configs(folder_ / "written.yaml"));

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
@@ -19,11 +18,14 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(30);
 
-/// What ranks share: a queue of sent tensors for every pair.
+using Pair = std::pair<int64_t, int64_t>;  // (from, to)
+
+/// What ranks share: the tensors under way between every pair, by their number since the start.
 struct Post {
   std::mutex mutex;
   std::condition_variable arrived;
-  std::map<std::pair<int64_t, int64_t>, std::deque<at::Tensor>> mail;  // (from, to)
+  std::map<std::pair<Pair, int64_t>, at::Tensor> mail;
+  std::map<Pair, int64_t> sent, expected;
   std::string failure;
 };
 
@@ -43,28 +45,37 @@ class ThreadRank final : public comm::Communicator {
  protected:
   comm::Pending start(std::vector<comm::Part> send, std::vector<comm::Part> receive,
                       std::string_view what) override {
+    // A part is what the other rank's exchange of the same number sends, in whatever order the
+    // exchanges are waited for.
+    std::vector<int64_t> numbers;
     {
       const std::lock_guard lock(post_->mutex);
       for (const comm::Part& part : send) {
-        post_->mail[{rank_, part.rank}].push_back(part.tensor.clone());
+        const Pair pair{rank_, part.rank};
+        post_->mail[{pair, post_->sent[pair]++}] = part.tensor.clone();
+      }
+      for (const comm::Part& part : receive) {
+        numbers.push_back(post_->expected[{part.rank, rank_}]++);
       }
       post_->arrived.notify_all();
     }
-    return comm::Pending([this, parts = std::move(receive), name = std::string(what)] {
-      for (const comm::Part& part : parts) take(part, name);
-    });
+    return comm::Pending(
+        [this, parts = std::move(receive), numbers = std::move(numbers), name = std::string(what)] {
+          for (size_t i = 0; i < parts.size(); ++i) take(parts[i], numbers[i], name);
+        });
   }
 
  private:
-  void take(const comm::Part& part, const std::string& what) {
+  void take(const comm::Part& part, int64_t number, const std::string& what) {
+    const std::pair<Pair, int64_t> key{{part.rank, rank_}, number};
     std::unique_lock lock(post_->mutex);
-    auto& queue = post_->mail[{part.rank, rank_}];
     const bool done = post_->arrived.wait_for(
-        lock, kPatience, [&] { return !queue.empty() || !post_->failure.empty(); });
+        lock, kPatience, [&] { return post_->mail.count(key) != 0 || !post_->failure.empty(); });
     if (!done) fail<CommError>(what, "rank ", rank_, " got nothing from rank ", part.rank);
-    if (queue.empty()) fail<CommError>(what, post_->failure);
-    const at::Tensor tensor = std::move(queue.front());
-    queue.pop_front();
+    const auto found = post_->mail.find(key);
+    if (found == post_->mail.end()) fail<CommError>(what, post_->failure);
+    const at::Tensor tensor = std::move(found->second);
+    post_->mail.erase(found);
     lock.unlock();
     if (tensor.scalar_type() != part.tensor.scalar_type() ||
         tensor.numel() != part.tensor.numel()) {

@@ -54,20 +54,6 @@ inline void load_padded_row(const AttentionProblem& p, const AttentionOperand& o
   for (int64_t i = round_up(p.head_dim, kLanes); i < depth; i += kLanes) store(row + i, F32{});
 }
 
-/// Writes the units of kLanes keys, rows[i] of `steps` units each (readable to a whole vector),
-/// to their lanes of a panel.
-inline void transpose_into_panel(const int32_t* const (&rows)[kLanes], int64_t steps,
-                                 int32_t* lanes) {
-  for (int64_t k = 0; k < steps; k += kLanes) {
-    I32 square[kLanes];
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) square[i] = load(rows[i] + k);
-    transpose(square);
-    const int64_t count = steps - k < kLanes ? steps - k : int64_t{kLanes};
-    for (int64_t i = 0; i < count; ++i) store(lanes + (k + i) * kPanel, square[i]);
-  }
-}
-
 /// K of one block in fp32, minus the mean over tokens if the scheme smooths.
 template <class Scheme>
 inline void load_keys(const AttentionProblem& p, const Plan<Scheme>& plan, int64_t batch,
@@ -125,7 +111,7 @@ inline void pack_keys(const AttentionProblem& p, const Plan<Scheme>& plan, int64
     }
     const int64_t key = first + t;
     transpose_into_panel(units, plan.qk_steps,
-                         area.keys + key / kPanel * plan.qk_steps * kPanel + key % kPanel);
+                         area.keys + key / kPanel * plan.qk_steps * kPanel + key % kPanel, kPanel);
   }
 }
 

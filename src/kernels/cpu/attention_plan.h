@@ -3,25 +3,9 @@
 #pragma once
 
 #include "kernels/cpu/attention_scheme.h"
+#include "kernels/cpu/work.h"
 
 namespace cachedit::kernels::CACHEDIT_ISA {
-
-CACHEDIT_INLINE int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-/// Hands out consecutive 64-byte aligned pieces; with base null it only counts.
-struct Carver {
-  char* base = nullptr;
-  int64_t used = 0;
-
-  template <class T>
-  T* take(int64_t count) {
-    T* piece = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
-    used += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-    return piece;
-  }
-};
 
 /// Query rows [begin, begin + count) of a problem: hybrid schemes split them.
 struct RowRange {

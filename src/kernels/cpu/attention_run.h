@@ -3,32 +3,8 @@
 #pragma once
 
 #include "kernels/cpu/attention_block.h"
-#include "kernels/parallel.h"
 
 namespace cachedit::kernels::CACHEDIT_ISA {
-
-/// Spreads items over threads, one at a time, and returns when all are done.
-template <class Item>
-inline void for_each_item(const Parallel& parallel, int64_t count, const Item& item) {
-  struct Shared {
-    const Item* item;
-    int64_t count;
-    int64_t next;
-  } shared{&item, count, 0};
-  const auto task = [](void* argument, int thread) {
-    auto& s = *static_cast<Shared*>(argument);
-    for (;;) {
-      const int64_t i = __atomic_fetch_add(&s.next, 1, __ATOMIC_RELAXED);
-      if (i >= s.count) return;
-      (*s.item)(i, thread);
-    }
-  };
-  if (parallel.threads <= 1 || count <= 1) {
-    task(&shared, 0);
-  } else {
-    parallel.run(parallel.context, task, &shared);
-  }
-}
 
 template <class Scheme>
 class AttentionRun {

@@ -120,24 +120,4 @@ inline constexpr float kWeightMax = weights == Weights::kE4M3   ? kMaxE4M3
                                     : weights == Weights::kFp4  ? kMaxE4M3* kMaxE2M1
                                                                 : 1.0f;
 
-/// Stores kLanes consecutive elements of a row in a product's element type.
-CACHEDIT_INLINE void store_elements(float* p, F32 v) { store(p, v); }
-CACHEDIT_INLINE void store_elements(uint16_t* p, F32 v) { store_bf16(p, v); }
-
-/// The low byte or 16 bits of each lane.
-CACHEDIT_INLINE void store_low(uint8_t* p, I32 v) {
-#if defined(__AVX512F__)
-  const __m128i packed = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
-#else
-  typedef uint8_t U8 __attribute__((vector_size(kLanes), may_alias));
-  const U8 packed = __builtin_convertvector(v, U8);
-  __builtin_memcpy(p, &packed, sizeof(packed));
-#endif
-}
-CACHEDIT_INLINE void store_low(int8_t* p, I32 v) { store_low(reinterpret_cast<uint8_t*>(p), v); }
-CACHEDIT_INLINE void store_low(int16_t* p, I32 v) {
-  *reinterpret_cast<U16u*>(p) = __builtin_convertvector(v, U16);
-}
-
 }  // namespace cachedit::kernels::CACHEDIT_ISA

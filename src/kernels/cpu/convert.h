@@ -1,13 +1,14 @@
 // Vector conversions between fp32 and the 16-bit types, and rows of them with any length.
 #pragma once
 
-#include "kernels/attention.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/element_type.h"
 
 namespace cachedit::kernels::CACHEDIT_ISA {
 
 typedef uint16_t U16 __attribute__((vector_size(kLanes * 2), may_alias));
 typedef uint16_t U16u __attribute__((vector_size(kLanes * 2), may_alias, aligned(2)));
+typedef uint8_t U8u __attribute__((vector_size(kLanes), may_alias, aligned(1)));
 
 CACHEDIT_INLINE F32 load_bf16(const uint16_t* p) {
   return from_bits(__builtin_convertvector(*reinterpret_cast<const U16u*>(p), I32) << 16);
@@ -26,6 +27,24 @@ CACHEDIT_INLINE void store_bf16(uint16_t* p, F32 v) {
   const I32 result = (is_nan & 0x7fc0) | (~is_nan & rounded);
   *reinterpret_cast<U16u*>(p) = __builtin_convertvector(result, U16);
 #endif
+}
+
+/// Stores kLanes consecutive elements of a row in a product's element type.
+CACHEDIT_INLINE void store_elements(float* p, F32 v) { store(p, v); }
+CACHEDIT_INLINE void store_elements(uint16_t* p, F32 v) { store_bf16(p, v); }
+
+/// The low byte or 16 bits of each lane.
+CACHEDIT_INLINE void store_low(uint8_t* p, I32 v) {
+#if defined(__AVX512F__)
+  const __m128i packed = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+#else
+  *reinterpret_cast<U8u*>(p) = __builtin_convertvector(v, U8u);
+#endif
+}
+CACHEDIT_INLINE void store_low(int8_t* p, I32 v) { store_low(reinterpret_cast<uint8_t*>(p), v); }
+CACHEDIT_INLINE void store_low(int16_t* p, I32 v) {
+  *reinterpret_cast<U16u*>(p) = __builtin_convertvector(v, U16);
 }
 
 /// One fp16 number: the path of levels without conversion instructions.

@@ -11,6 +11,11 @@ inline constexpr float kMaxE2M1 = 6.0f;
 /// Elements that share a scale in NVFP4.
 inline constexpr int kFp4Group = 16;
 
+/// Scale of a group whose largest magnitude is `largest`; 1 for all zeros, so that it can divide.
+CACHEDIT_INLINE float scale_of(float largest, float format_max) {
+  return largest < 1e-30f ? 1.0f : largest / format_max;
+}
+
 /// Nearest e4m3 number of 0 <= v <= 448, ties to even; NaN stays NaN.
 CACHEDIT_INLINE F32 round_e4m3_magnitude(F32 v) {
   const I32 u = bits(v);

@@ -18,11 +18,6 @@ inline float largest_magnitude(const float* in, int64_t count) {
   return reduce_max(largest) + reduce_add(poison);
 }
 
-/// Scale of a group whose largest magnitude is `largest`; 1 for all zeros, so that it can divide.
-CACHEDIT_INLINE float scale_of(float largest, float format_max) {
-  return largest < 1e-30f ? 1.0f : largest / format_max;
-}
-
 /// One scale per token or per `group` of `count` rows [.., depth], written per row.
 template <class Scheme>
 inline void choose_scales(const float* rows, int64_t count, int64_t depth, int64_t group,

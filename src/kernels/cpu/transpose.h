@@ -1,4 +1,4 @@
-// Transposes a square of 32-bit lanes in registers.
+// Transposes 32-bit units: a square of lanes in registers, and rows into the lanes of a panel.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -34,6 +34,20 @@ CACHEDIT_INLINE void transpose(I32 (&rows)[kLanes]) {
   exchange_rows<2>(rows);
   if constexpr (kLanes > 4) exchange_rows<4>(rows);
   if constexpr (kLanes > 8) exchange_rows<8>(rows);
+}
+
+/// Writes unit k of kLanes rows, rows[i] of `steps` units each (readable to a whole vector), to
+/// lanes[k * stride .. + kLanes).
+inline void transpose_into_panel(const int32_t* const (&rows)[kLanes], int64_t steps,
+                                 int32_t* lanes, int64_t stride) {
+  for (int64_t k = 0; k < steps; k += kLanes) {
+    I32 square[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) square[i] = load(rows[i] + k);
+    transpose(square);
+    const int64_t count = steps - k < kLanes ? steps - k : int64_t{kLanes};
+    for (int64_t i = 0; i < count; ++i) store(lanes + (k + i) * stride, square[i]);
+  }
 }
 
 }  // namespace cachedit::kernels::CACHEDIT_ISA
