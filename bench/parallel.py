@@ -138,9 +138,9 @@ def print_rows(rows, one, alone, beside, flops, options):
         return "met" if met else "MISSED"
 
     threads = options.threads // RANKS
-    print(f"\nParallel layouts: {RANKS} ranks with {threads} threads each against one process with {options.threads}, "
+    print(f"\nParallel layouts: {RANKS} ranks x {threads} thread(s) against one process x {options.threads}, "
           f"bf16, {options.size} x {options.size}")
-    print(f"  one process: {one:.3f} s a step; with {threads} threads: {alone:.3f} s alone, {beside:.3f} s beside "
+    print(f"  one process: {one:.3f} s a step; with a rank's threads: {alone:.3f} s alone, {beside:.3f} s beside "
           f"another one ({flops / 1e9:.0f} GFLOP/s, the cost model's rate)")
     print(f"  {'':18} {'s/step':>8} {'throughput':>10} {'bar':>6} {'':6} {'MB/step':>8} {'comm. s':>8} {'share':>7} "
           f"{'predicted':>9} {'error':>7} {'':6} bytes")

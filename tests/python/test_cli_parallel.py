@@ -242,7 +242,7 @@ def ranks_of(marker):
 
 @pytest.mark.parametrize("which", [0, 2], ids=["rank 0", "rank 2"])
 def test_a_rank_killed_in_mid_step(ranks, which):
-    marker = f"killed {which} {time.time()}"
+    marker = f"killed {which} {os.getpid()}"
     process = subprocess.Popen(
         ranks.command(3, "--prompt", marker, "--steps", 10000, "--seed", 1, "--parallel-type", "ring",
                       "--save-path", "k.png"),
@@ -273,7 +273,7 @@ def test_a_rank_killed_in_mid_step(ranks, which):
 
 
 def test_ctrl_c_stops_all_ranks(ranks):
-    marker = f"stopped {time.time()}"
+    marker = f"stopped {os.getpid()}"
     process = subprocess.Popen(
         ranks.command(2, "--prompt", marker, "--steps", 10000, "--seed", 1, "--parallel-type", "ring",
                       "--save-path", "k.png"),
