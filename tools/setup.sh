@@ -72,6 +72,7 @@ for task in "${tasks[@]}"; do
       ;;
     test)
       "$0" build
+      install_apt test
       install_python requirements-test.txt
       ;;
     lint) install_apt lint ;;

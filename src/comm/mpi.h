@@ -15,7 +15,8 @@ bool built_with_mpi();
 int64_t launched_ranks();
 
 /// All ranks of MPI_COMM_WORLD. Initializes MPI at the first call; it is finalized at the end of a
-/// process in which no rank failed. A wait ends with CommError, naming the rank and the operation,
+/// process in which no rank failed. A process that is done while another rank still fails says so
+/// and exits with 1. A wait ends with CommError, naming the rank and the operation,
 /// when a rank announced its failure, when a rank of this machine is gone, or after
 /// CACHEDIT_COMM_TIMEOUT seconds (default 600) without progress. Throws UnsupportedError without
 /// MPI.

@@ -56,22 +56,10 @@ int64_t check_tensor_parallel(int64_t heads, int64_t tp) {
                          " attention heads: got ", tp, "; use ", nn::divisors_text(heads));
 }
 
-void check_ulysses(int64_t heads, int64_t ulysses, const ParallelismConfig& config) {
-  if (heads % ulysses == 0) return;
-  const std::string sizes = nn::divisors_text(heads);
-  if (config.ulysses_float8) {
-    fail<UnsupportedError>(kWhere, "ulysses_float8 needs heads that divide by ulysses_size: got ",
-                           heads, " and ", ulysses, "; use ", sizes, ", or leave float8 out");
-  }
-  if (heads < ulysses) {
-    fail<UnsupportedError>(kWhere, "ulysses_size must not exceed the ", heads,
-                           " heads that a rank has: got ", ulysses,
-                           "; share the rest of the ranks out by ring_size");
-  }
-  if (config.ulysses_anything) return;
-  fail<UnsupportedError>(kWhere, "ulysses_size must divide the ", heads,
-                         " heads that a rank has: got ", ulysses, "; use ", sizes,
-                         ", or ulysses_anything (--ulysses-anything)");
+parallel::UlyssesOptions ulysses_options(const ParallelismConfig& config) {
+  return {.anything = config.ulysses_anything,
+          .float8 = config.ulysses_float8,
+          .async = config.ulysses_async};
 }
 
 }  // namespace
@@ -118,7 +106,8 @@ ParallelChoice::ParallelChoice(World world, const ParallelismConfig& config,
   const parallel::Layout layout = layout_of(config_);
   check_world(layout, world_.size());
   check_options(config, layout);
-  check_ulysses(check_tensor_parallel(limits.attention_heads, layout.tp), layout.ulysses, config);
+  parallel::check_ulysses_heads(check_tensor_parallel(limits.attention_heads, layout.tp),
+                                layout.ulysses, ulysses_options(config));
   for (const std::string& module : config.extra_parallel_modules) {
     if (std::find(limits.modules.begin(), limits.modules.end(), module) == limits.modules.end()) {
       fail<InputError>(kWhere, "extra_parallel_modules may name ", limits.modules, ": got '",
@@ -209,9 +198,7 @@ ParallelAttention::ParallelAttention(const attention::Attention& backend,
   }
   if (layout.ulysses > 1) {
     ulysses_ = parallel::make_ulysses(*outermost_, mesh.ulysses(), row(mesh.ring().rank()),
-                                      {.anything = config.ulysses_anything,
-                                       .float8 = config.ulysses_float8,
-                                       .async = config.ulysses_async});
+                                      ulysses_options(config));
     outermost_ = ulysses_.get();
   }
 }

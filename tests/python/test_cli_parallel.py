@@ -170,7 +170,7 @@ REFUSED = [
     (2, (), "there are 2 ranks, but no layout"),
     (2, ("--parallel-type", "bogus"), "got 'bogus'; use tp, ulysses"),
     (3, ("--parallel-type", "tp"), "must divide the transformer's 4 attention heads: got 3"),
-    (3, ("--parallel-type", "ulysses"), "must divide the 4 heads that a rank has: got 3"),
+    (3, ("--parallel-type", "ulysses"), "heads must divide by the ranks: got 4 heads and 3 ranks; add --ulysses-anything"),
     (7, ("--parallel-type", "usp"), "cannot share out 7 ranks"),
     (2, ("--ulysses-size", 4), "4 x 1 x 1 x 1 = 4 and 2 ranks"),
     (2, ("--parallel-type", "ring", "--ulysses-float8"), "ulysses_float8 has no effect"),

@@ -73,16 +73,33 @@ struct DotInt8 {
   using ElementA = int16_t;
   using Element = int16_t;
   static constexpr int kPack = 2;
-  static CACHEDIT_INLINE I32 step(I32 acc, I32 a, I32 b) {
+#if defined(__SSE2__)
+  static CACHEDIT_INLINE I32 multiply_pairs(I32 a, I32 b) {
 #if defined(__AVX512BW__)
-    return acc + reinterpret_cast<I32>(
-                     _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+    return reinterpret_cast<I32>(
+        _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
-    return acc + reinterpret_cast<I32>(
-                     _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-#elif defined(__SSE2__)
-    return acc + reinterpret_cast<I32>(
-                     _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+    return reinterpret_cast<I32>(
+        _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#else
+    return reinterpret_cast<I32>(
+        _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#endif
+  }
+  /// Integer sums may be reordered, and GCC then keeps the products of several steps in memory.
+  static CACHEDIT_INLINE I32 add_in_order(I32 acc, I32 product) {
+    I32 sum = acc + product;
+#if defined(__AVX512F__)
+    asm("" : "+v"(sum));
+#else
+    asm("" : "+x"(sum));
+#endif
+    return sum;
+  }
+#endif
+  static CACHEDIT_INLINE I32 step(I32 acc, I32 a, I32 b) {
+#if defined(__SSE2__)
+    return add_in_order(acc, multiply_pairs(a, b));
 #else
     return acc + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
 #endif

@@ -120,11 +120,11 @@ inline void prefetch_outputs(const GemmProblem& p, const PanelEpilogue& e, int64
   for (int64_t r = row; r < row + rows; ++r) {
     const char* out =
         static_cast<const char*>(offset(p.out, p.out_type, r * p.out_stride + e.column));
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(out + i, 1, 3);
+    for (int64_t i = 0; i < bytes; i += 64) prefetch(out + i);
     if (p.combine != Combine::kGatedResidual) continue;
     const char* base =
         static_cast<const char*>(offset(p.residual, p.out_type, r * p.residual_stride + e.column));
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(base + i, 0, 3);
+    for (int64_t i = 0; i < bytes; i += 64) prefetch(base + i);
   }
 }
 

@@ -21,7 +21,24 @@ struct PlainFormat {
   }
 };
 
-typedef int8_t S8u __attribute__((vector_size(kLanes), may_alias, aligned(1)));
+/// kLanes bytes as integers.
+CACHEDIT_INLINE I32 load_signed_bytes(const char* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<I32>(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+  return reinterpret_cast<I32>(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__SSE2__)
+  const __m128i bytes = _mm_loadu_si32(p);
+  const __m128i pairs = _mm_unpacklo_epi8(bytes, bytes);
+  return reinterpret_cast<I32>(_mm_unpacklo_epi16(pairs, pairs)) >> 24;
+#else
+  I32 v{};
+  for (int l = 0; l < kLanes; ++l) v[l] = static_cast<signed char>(p[l]);
+  return v;
+#endif
+}
 
 /// bf16 for levels that multiply in fp32.
 struct WideBF16Format {
@@ -67,11 +84,9 @@ struct Int8Format {
   static constexpr int kWordBytes = Dot::kPack;
   static CACHEDIT_INLINE I32 decode(const char* p, int) {
 #if defined(__AVX512BF16__)
-    const __m128i* bytes = reinterpret_cast<const __m128i*>(p);
-    return bf16_pairs(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes))),
-                      _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1))));
+    return bf16_pairs(to_float(load_signed_bytes(p)), to_float(load_signed_bytes(p + kLanes)));
 #else
-    return bits(__builtin_convertvector(*reinterpret_cast<const S8u*>(p), F32));
+    return bits(to_float(load_signed_bytes(p)));
 #endif
   }
 };
@@ -96,8 +111,22 @@ struct E4M3Format {
     const __m512i value = _mm512_mask_permutexvar_epi16(normal, subnormal, magnitude, table);
     const __m512i sign = _mm512_slli_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x7f), code), 8);
     return reinterpret_cast<I32>(_mm512_or_si512(value, sign));
+#elif defined(__F16C__)
+    // The bits of an fp16 number that is 256 times smaller; the conversion takes subnormals.
+#if defined(__AVX512F__)
+    const __m256i code = _mm256_slli_epi16(
+        _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 8);
+    const F32 value = _mm512_cvtph_ps(_mm256_and_si256(
+        _mm256_srai_epi16(code, 1), _mm256_set1_epi16(static_cast<int16_t>(0xbf80))));
 #else
-    const I32 code = __builtin_convertvector(*reinterpret_cast<const U8u*>(p), I32);
+    const __m128i code =
+        _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), 8);
+    const F32 value = _mm256_cvtph_ps(
+        _mm_and_si128(_mm_srai_epi16(code, 1), _mm_set1_epi16(static_cast<int16_t>(0xbf80))));
+#endif
+    return bits(value * 256.0f);
+#else
+    const I32 code = load_signed_bytes(p);
     const I32 magnitude = (code & 0x7f) << 20;
     // Subnormals are read as 1.m 2^-6 and lose the 1: no fp32 subnormals, which a CPU may flush.
     const I32 subnormal = magnitude < (1 << 23);

@@ -47,7 +47,7 @@ struct GemmPlan {
   }
 
  private:
-  static constexpr int64_t kFewRows = 2 * kRows;
+  static constexpr int64_t kFewRows = 3 * kRows;
   static constexpr int64_t kChunkBytes = int64_t{8} << 20;
   /// Units along K of a block of a panel, and of a block that is decoded first.
   static constexpr int64_t kBlockUnits = 1536 * 256 / (kPanel * 4);
