@@ -80,4 +80,13 @@ at::Tensor SafetensorsFile::tensor(std::string_view name) const {
   return copy;
 }
 
+void SafetensorsFile::release_pages(const void* data, size_t bytes) const {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto file = reinterpret_cast<uintptr_t>(mapping_->data);
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  if (begin < file || begin + bytes > file + mapping_->size) return;
+  const uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 }  // namespace cachedit::io

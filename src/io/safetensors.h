@@ -49,6 +49,9 @@ class SafetensorsFile {
   /// A tensor over the mapped bytes (copied only where the file misaligns it for its dtype). It
   /// must not be written to. Throws WeightError if there is none of that name.
   at::Tensor tensor(std::string_view name) const;
+  /// Gives the memory of whole pages in [data, data + bytes) back, if they are of this file; they
+  /// are read again when somebody asks for them.
+  void release_pages(const void* data, size_t bytes) const;
 
  private:
   struct Mapping;

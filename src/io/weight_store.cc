@@ -197,9 +197,16 @@ std::vector<std::string> WeightStore::names() const {
 
 at::ScalarType WeightStore::floating_dtype() const {
   for (const std::string& name : names()) {
-    if (at::isFloatingType(entry(name).dtype)) return entry(name).dtype;
+    const at::ScalarType dtype = entry(name).dtype;
+    if (at::isFloatingType(dtype) && c10::elementSize(dtype) > 1) return dtype;
   }
   return at::kFloat;
+}
+
+void WeightStore::release_pages(const at::Tensor& tensor) const {
+  for (const SafetensorsFile& file : files_) {
+    file.release_pages(tensor.const_data_ptr(), tensor.nbytes());
+  }
 }
 
 int64_t WeightStore::parameters() const {

@@ -29,10 +29,13 @@ class WeightStore {
   const TensorEntry& entry(std::string_view name) const;
   /// Shares the mapped file; see SafetensorsFile::tensor.
   at::Tensor tensor(std::string_view name) const;
+  /// Gives memory back that holds bytes of the files under `tensor`; they stay readable.
+  void release_pages(const at::Tensor& tensor) const;
   /// Every tensor's name, sorted.
   std::vector<std::string> names() const;
 
-  /// Stored dtype of the first floating-point tensor (by name); float32 if there is none.
+  /// Stored dtype of the first floating-point tensor of 16 bits or more (by name): that of float8
+  /// checkpoints' other tensors. float32 if there is none.
   at::ScalarType floating_dtype() const;
 
   int64_t parameters() const;

@@ -41,8 +41,8 @@ enum class Combine {
   kGatedResidual,  ///< out = residual + gate[n] * value
 };
 
-/// One product: A [rows, K] times the transpose of W [N, K] gives [rows, N]. Arrays may have any
-/// alignment; rows, K and N are at least 0, 1 and 1.
+/// One product: A [rows, K] times the transpose of W [N, K] gives [rows, N]. Arrays need their
+/// elements' alignment only; rows, K and N are at least 0, 1 and 1.
 ///
 /// In fp32 per element: value = sum, times the weight's scales and, for kInt8, the row's scale;
 /// plus bias[n]; then the activation; then `combine`, which rounds once to the output's type.

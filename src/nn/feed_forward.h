@@ -15,7 +15,10 @@ class FeedForward {
  public:
   FeedForward(const WeightScope& scope, int64_t width, int64_t hidden, Activation activation);
   /// [..., width] -> [..., width]
-  at::Tensor operator()(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x) const { return add_to({}, {}, x); }
+  /// residual + gate * mlp(x); x, residual [B, N, width], gate [B, width] (undefined: ones; without
+  /// a residual as well: mlp(x)).
+  at::Tensor add_to(const at::Tensor& residual, const at::Tensor& gate, const at::Tensor& x) const;
 
  private:
   Activation activation_;

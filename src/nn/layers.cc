@@ -5,12 +5,10 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/group_norm.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "base/fail.h"
-#include "comm/collectives.h"
 
 namespace cachedit::nn {
 namespace {
@@ -20,37 +18,6 @@ std::optional<at::Tensor> if_defined(const at::Tensor& t) {
 }
 
 }  // namespace
-
-Linear::Linear(const WeightScope& scope, int64_t in_features, int64_t out_features, Bias bias,
-               std::optional<at::ScalarType> dtype) {
-  const at::ScalarType type = dtype.value_or(scope.dtype());
-  const std::vector<int64_t> shape = {out_features, in_features};
-  const ShardRule* rule = scope.shard_rule();
-  if (rule == nullptr) {
-    weight_ = scope.take_as("weight", shape, type);
-    if (bias == Bias::kYes) bias_ = scope.take_as("bias", {out_features}, type);
-    return;
-  }
-  shard_ = rule->shard;
-  group_ = scope.shard_group();
-  const bool rows = shard_ == Shard::kRows;
-  weight_ = scope.take_share("weight", shape, rows ? 1 : 0, *rule, type);
-  if (bias == Bias::kNo) return;
-  bias_ = rows ? scope.take_as("bias", {out_features}, type)
-               : scope.take_share("bias", {out_features}, 0, *rule, type);
-}
-
-at::Tensor Linear::operator()(const at::Tensor& x) const {
-  if (shard_ != Shard::kRows) {
-    const at::Tensor y = at::linear(x, weight_, if_defined(bias_));
-    if (shard_ != Shard::kGatheredColumns) return y;
-    const std::vector<int64_t> sizes(static_cast<size_t>(group_->size()), y.size(-1));
-    return comm::all_gather(*group_, y, sizes, -1);
-  }
-  at::Tensor y = at::linear(x, weight_).contiguous();
-  comm::all_reduce_sum(*group_, y);
-  return bias_.defined() ? y.add_(bias_) : y;
-}
 
 LayerNorm::LayerNorm(const WeightScope& scope, int64_t width, double eps)
     : width_(width),

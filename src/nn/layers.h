@@ -6,31 +6,11 @@
 #include <cstdint>
 #include <optional>
 
+#include "nn/linear.h"
 #include "nn/spatial.h"
 #include "nn/weight_scope.h"
 
 namespace cachedit::nn {
-
-enum class Bias { kYes, kNo };
-
-/// y = x W^T + b. Weight "weight" [out, in], "bias" [out]. Where the scope has a shard rule for the
-/// layer, this rank holds its share of the weight only (shard.h says what it takes and gives).
-class Linear {
- public:
-  /// `dtype`: of the parameters, in place of the scope's.
-  Linear(const WeightScope& scope, int64_t in_features, int64_t out_features,
-         Bias bias = Bias::kYes, std::optional<at::ScalarType> dtype = std::nullopt);
-  /// [..., in] -> [..., out], this rank's share of these where the rule says so. With Shard::kRows
-  /// and kGatheredColumns all ranks of the group must call together.
-  at::Tensor operator()(const at::Tensor& x) const;
-  at::ScalarType dtype() const { return weight_.scalar_type(); }
-
- private:
-  at::Tensor weight_;
-  at::Tensor bias_;  // undefined without bias
-  std::optional<Shard> shard_;
-  comm::Communicator* group_ = nullptr;
-};
 
 /// Normalizes the last dimension. Without affine parameters where built from a width alone.
 class LayerNorm {

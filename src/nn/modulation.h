@@ -7,17 +7,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "nn/fused_operators.h"  // what the vectors are for
 #include "nn/layers.h"
 #include "nn/weight_scope.h"
 
 namespace cachedit::nn {
-
-/// layer_norm(x) * (1 + scale) + shift over the last dimension of x [B, N, C]; scale, shift [B, C].
-at::Tensor modulated_layer_norm(const at::Tensor& x, const at::Tensor& scale,
-                                const at::Tensor& shift, double eps = 1e-6);
-
-/// x + gate * y; x, y [B, N, C], gate [B, C].
-at::Tensor add_gated(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& y);
 
 /// The projection "linear" [parts * C, C] of the activated conditioning [B, C] into `parts` vectors
 /// [B, C].

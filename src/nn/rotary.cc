@@ -4,13 +4,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/complex.h>
 #include <ATen/ops/cos.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/sin.h>
-#include <ATen/ops/view_as_complex.h>
-#include <ATen/ops/view_as_real.h>
 
 #include "base/fail.h"
+#include "nn/fused_operators.h"
 
 namespace cachedit::nn {
 
@@ -38,9 +38,9 @@ RotaryEmbedding make_rotary(const at::Tensor& positions, const std::vector<int64
 }
 
 at::Tensor apply_rotary(const at::Tensor& x, const RotaryEmbedding& rotary) {
-  const at::Tensor pairs = at::view_as_complex(x.to(at::kFloat).unflatten(-1, {x.size(3) / 2, 2}));
-  const at::Tensor rotated = pairs * rotary.freqs.unsqueeze(0).unsqueeze(2);
-  return at::view_as_real(rotated).flatten(-2).to(x.scalar_type());
+  const at::Tensor out = at::empty(x.sizes(), x.options());
+  apply_rotary_out(out, x, rotary);
+  return out;
 }
 
 }  // namespace cachedit::nn

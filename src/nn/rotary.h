@@ -20,7 +20,7 @@ struct RotaryEmbedding {
 RotaryEmbedding make_rotary(const at::Tensor& positions, const std::vector<int64_t>& axes_dims,
                             double theta = 10000.0);
 
-/// Rotates x [B, N, H, D] (any floating dtype; computed in fp32).
+/// Rotates x [B, N, H, D] of any floating dtype, in fp32 at least.
 at::Tensor apply_rotary(const at::Tensor& x, const RotaryEmbedding& rotary);
 
 }  // namespace cachedit::nn

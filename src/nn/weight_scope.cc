@@ -17,6 +17,7 @@ struct WeightScope::State {
   std::vector<std::string> missing;
   std::vector<std::string> misshapen;
   int64_t bytes = 0;
+  std::vector<QuantizedLayer> linear_layers;
 
   at::Tensor keep(const at::Tensor& stored, at::ScalarType wanted) {
     at::Tensor tensor = stored.to(options.device, wanted);
@@ -81,33 +82,68 @@ at::Tensor WeightScope::take_as(std::string_view name, at::IntArrayRef shape,
 
 at::Tensor WeightScope::take_share(std::string_view name, at::IntArrayRef shape, int64_t dim,
                                    const ShardRule& rule, at::ScalarType dtype) const {
-  const comm::Communicator& group = *shard_group();
-  std::vector<int64_t> parts = rule.parts;
-  if (parts.empty()) parts.push_back(shape[static_cast<size_t>(dim)]);
+  const at::Tensor stored = take_stored(name, shape, dim, &rule);
+  return stored.is_meta() ? stored : state_->keep(stored, dtype);
+}
+
+at::Tensor WeightScope::take_stored(std::string_view name, at::IntArrayRef shape, int64_t dim,
+                                    const ShardRule* rule) const {
+  const bool shared = dim >= 0 && rule != nullptr;
+  const int64_t ranks = shared ? shard_group()->size() : 1;
+  std::vector<int64_t> parts = shared ? rule->parts : std::vector<int64_t>();
   std::vector<int64_t> share = shape.vec();
-  share[static_cast<size_t>(dim)] /= group.size();
+  if (shared) {
+    if (parts.empty()) parts.push_back(shape[static_cast<size_t>(dim)]);
+    share[static_cast<size_t>(dim)] /= ranks;
+  }
   for (const int64_t part : parts) {
-    if (part % group.size() == 0) continue;
+    if (part % ranks == 0) continue;
     fail<UnsupportedError>(prefix_ + std::string(name), "tensor parallelism needs ", part,
-                           " to divide by the number of ranks: got ", group.size());
+                           " to divide by the number of ranks: got ", ranks);
   }
   const std::string full = prefix_ + std::string(name);
   const bool fits =
       state_->store->contains(full) && at::IntArrayRef(state_->store->entry(full).shape) == shape;
   if (!fits) {
-    take_as(name, shape, dtype);  // records the fault
-    return at::empty(share, at::TensorOptions().dtype(dtype).device("meta"));
+    take_as(name, shape, at::kFloat);  // records the fault
+    return at::empty(share, at::TensorOptions().dtype(at::kFloat).device("meta"));
   }
   state_->used.insert(full);
   const at::Tensor whole = state_->store->tensor(full);
+  if (!shared) return whole;
   std::vector<at::Tensor> pieces;
   int64_t begin = 0;
   for (const int64_t part : parts) {
-    const int64_t own = part / group.size();
-    pieces.push_back(whole.narrow(dim, begin + own * group.rank(), own));
+    const int64_t own = part / ranks;
+    pieces.push_back(whole.narrow(dim, begin + own * shard_group()->rank(), own));
     begin += part;
   }
-  return state_->keep(pieces.size() == 1 ? pieces[0].contiguous() : at::cat(pieces, dim), dtype);
+  return pieces.size() == 1 ? pieces[0].contiguous() : at::cat(pieces, dim);
+}
+
+std::optional<at::ScalarType> WeightScope::stored_dtype(std::string_view name) const {
+  const std::string full = prefix_ + std::string(name);
+  if (!state_->store->contains(full)) return std::nullopt;
+  return state_->store->entry(full).dtype;
+}
+
+std::vector<int64_t> WeightScope::stored_shape(std::string_view name) const {
+  return state_->store->entry(prefix_ + std::string(name)).shape;
+}
+
+void WeightScope::mark_used(std::string_view name) const {
+  state_->used.insert(prefix_ + std::string(name));
+}
+
+void WeightScope::release_pages(const std::vector<at::Tensor>& tensors) const {
+  for (const at::Tensor& tensor : tensors) state_->store->release_pages(tensor);
+}
+
+const WeightOptions& WeightScope::options() const { return state_->options; }
+
+void WeightScope::record(const QuantizedLayer& layer) const {
+  state_->bytes += layer.bytes;
+  state_->linear_layers.push_back(layer);
 }
 
 const ShardRule* WeightScope::shard_rule() const {
@@ -141,6 +177,10 @@ WeightLoader::WeightLoader(const io::WeightStore& store, const WeightOptions& op
 WeightScope WeightLoader::root() const { return WeightScope(state_, ""); }
 
 int64_t WeightLoader::bytes() const { return state_->bytes; }
+
+const std::vector<QuantizedLayer>& WeightLoader::linear_layers() const {
+  return state_->linear_layers;
+}
 
 void WeightLoader::finish(const std::vector<std::string>& ignored_prefixes) const {
   std::vector<std::string> extra;

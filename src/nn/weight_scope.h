@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/weight_store.h"
+#include "nn/quantization.h"
 #include "nn/shard.h"
 
 namespace cachedit::nn {
@@ -21,6 +22,10 @@ struct WeightOptions {
   std::optional<at::ScalarType> dtype;
   at::Device device = at::kCPU;
   TensorParallel tensor_parallel = {};
+  /// Linear layers pack their weights for the CPU's kernels where there are any for the type: a
+  /// copy at load, faster calls. Quantized layers always do.
+  bool pack_linear = false;
+  QuantizationPlan quantization = {};
 };
 
 /// A prefix of tensor names. Cheap to copy; valid as long as its WeightLoader.
@@ -42,6 +47,22 @@ class WeightScope {
   /// both). Copies where the share does not lie in one piece.
   at::Tensor take_share(std::string_view name, at::IntArrayRef shape, int64_t dim,
                         const ShardRule& rule, at::ScalarType dtype) const;
+
+  /// The same of the type that the file has, a view of the file where it can be; `dim` < 0: all of
+  /// it. Not counted in WeightLoader::bytes().
+  at::Tensor take_stored(std::string_view name, at::IntArrayRef shape, int64_t dim,
+                         const ShardRule* rule) const;
+  /// Of a tensor in the file; none: it is not there.
+  std::optional<at::ScalarType> stored_dtype(std::string_view name) const;
+  std::vector<int64_t> stored_shape(std::string_view name) const;
+  /// For files that hold a tensor that this version does not need.
+  void mark_used(std::string_view name) const;
+  /// The bytes of `tensors` in the file are not needed any more: gives their pages back.
+  void release_pages(const std::vector<at::Tensor>& tensors) const;
+
+  const WeightOptions& options() const;
+  /// Notes a linear layer of this prefix, and its bytes.
+  void record(const QuantizedLayer& layer) const;
 
   /// The rule for the layer of this prefix; null: whole, as it always is with one rank.
   const ShardRule* shard_rule() const;
@@ -75,6 +96,8 @@ class WeightLoader {
 
   /// Bytes of all tensors that were taken, as this rank holds them.
   int64_t bytes() const;
+  /// The linear layers, in the order of loading.
+  const std::vector<QuantizedLayer>& linear_layers() const;
 
   /// Throws WeightError listing every missing, wrong-shaped and left-over tensor. Left-overs whose
   /// name starts with one of `ignored_prefixes` are known to be unused and pass in silence.

@@ -71,7 +71,9 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
   const FluxLoaders loaders = {
       .transformer =
           [=](comm::Communicator* group) {
-            return models::FluxTransformer(flux_config, transformer_store, shared(group));
+            nn::WeightOptions own = shared(group);
+            own.pack_linear = true;  // its layers run at every step
+            return models::FluxTransformer(flux_config, transformer_store, own);
           },
       .prompts =
           [=](comm::Communicator* group, comm::Communicator* group_2) {

@@ -118,15 +118,13 @@ CACHEDIT_INLINE int64_t form_bytes(WeightForm form, int64_t elements) {
 }
 
 /// The same for any source; k is a multiple of kChunk. Bytes behind the last element are zero up to
-/// the end of a chunk.
+/// the end of a chunk; a half byte may hold anything, as A is zero there.
 inline void encode_chunk(const WeightSpec& spec, const WeightSource& source, int64_t row, int64_t k,
                          int64_t count, const float* scales, char* out) {
   if (is_quantized(source.type)) {
     const int64_t start = form_bytes(spec.form, row * source.stride + k);
     __builtin_memcpy(out, static_cast<const char*>(source.data) + start,
                      static_cast<size_t>(form_bytes(spec.form, count)));
-    const bool half = source.type == SourceType::kInt4 && count % 2 != 0;
-    if (half) out[count / 2] = static_cast<char>(out[count / 2] & 0xf);
   } else {
     encode_floats(spec, source, row, k, count, scales, out);
   }

@@ -65,8 +65,11 @@ class GemmRun {
 
   int64_t scratch_bytes() const { return shared_bytes_ + threads_ * thread_bytes_; }
 
-  void run(void* scratch, const Parallel& parallel) {
+  void run(void* scratch, const Parallel& all) {
     scratch_ = static_cast<char*>(scratch);
+    // Waking threads takes some microseconds.
+    const bool tiny = p_.rows * p_.weight.inputs * p_.weight.outputs < kTinyProducts;
+    const Parallel parallel = tiny ? Parallel{} : all;
     Carver carver{scratch_};
     const SharedArea shared(p_, plan_, carver);
     if constexpr (kDynamic<Format>) {
@@ -103,6 +106,7 @@ class GemmRun {
   };
 
   static constexpr int64_t kRowsPerTask = 16;
+  static constexpr int64_t kTinyProducts = 1 << 18;
 
   void choose_tensor_scale(const SharedArea& shared, const Parallel& parallel) const {
     for_each_item(parallel, divide_up(p_.rows, kRowsPerTask), [&](int64_t i, int) {

@@ -1,7 +1,7 @@
 #include "models/flux/double_block.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
+#include <ATen/ops/empty.h>
 
 namespace cachedit::models {
 namespace {
@@ -11,14 +11,14 @@ enum Part { kShiftAttn, kScaleAttn, kGateAttn, kShiftMlp, kScaleMlp, kGateMlp, k
 
 at::Tensor mlp_residual(const at::Tensor& x, const std::vector<at::Tensor>& mod,
                         const nn::FeedForward& ff) {
-  const at::Tensor normed = nn::modulated_layer_norm(x, mod[kScaleMlp], mod[kShiftMlp]);
-  return nn::add_gated(x, mod[kGateMlp], ff(normed));
+  return ff.add_to(x, mod[kGateMlp], nn::modulated_layer_norm(x, mod[kScaleMlp], mod[kShiftMlp]));
 }
 
 }  // namespace
 
 FluxDoubleBlock::FluxDoubleBlock(const nn::WeightScope& scope, const FluxConfig& c)
-    : norm1_(scope / "norm1", c.width(), kParts),
+    : head_dim_(c.attention_head_dim),
+      norm1_(scope / "norm1", c.width(), kParts),
       norm1_context_(scope / "norm1_context", c.width(), kParts),
       image_qkv_(scope / "attn", kImageQkv, c.num_attention_heads, c.attention_head_dim),
       text_qkv_(scope / "attn", kTextQkv, c.num_attention_heads, c.attention_head_dim),
@@ -30,25 +30,32 @@ FluxDoubleBlock::FluxDoubleBlock(const nn::WeightScope& scope, const FluxConfig&
 nn::Streams FluxDoubleBlock::forward(const nn::Streams& in, const nn::BlockContext& context) const {
   const std::vector<at::Tensor> mod = norm1_(context.conditioning);
   const std::vector<at::Tensor> text_mod = norm1_context_(context.conditioning);
-  const at::Tensor image = nn::modulated_layer_norm(in.hidden, mod[kScaleAttn], mod[kShiftAttn]);
-  const at::Tensor text =
-      nn::modulated_layer_norm(in.encoder, text_mod[kScaleAttn], text_mod[kShiftAttn]);
-  const auto rotated = [&](const at::Tensor& text_part, const at::Tensor& image_part) {
-    return nn::apply_rotary(at::cat({text_part, image_part}, 1), *context.rotary);
+  const int64_t text_tokens = in.encoder.size(1), image_tokens = in.hidden.size(1);
+  const nn::RotaryEmbedding& rotary = *context.rotary;
+  at::Tensor qkv;  // [B, Nt + Ni, 3 * width], made when the first of them is asked for
+  const auto views = [&] {
+    if (!qkv.defined()) {
+      qkv = at::empty({in.hidden.size(0), text_tokens + image_tokens, image_qkv_.width()},
+                      in.hidden.options());
+      text_qkv_.project(
+          nn::modulated_layer_norm(in.encoder, text_mod[kScaleAttn], text_mod[kShiftAttn]),
+          {rotary.freqs.narrow(0, 0, text_tokens)}, qkv.narrow(1, 0, text_tokens));
+      image_qkv_.project(nn::modulated_layer_norm(in.hidden, mod[kScaleAttn], mod[kShiftAttn]),
+                         {rotary.freqs.narrow(0, text_tokens, image_tokens)},
+                         qkv.narrow(1, text_tokens, image_tokens));
+    }
+    return qkv_views(qkv, head_dim_);
   };
-  const attention::Projections projections = {
-      .query = [&] { return rotated(text_qkv_.query(text), image_qkv_.query(image)); },
-      .key = [&] { return rotated(text_qkv_.key(text), image_qkv_.key(image)); },
-      .value =
-          [&] {
-            return at::cat({text_qkv_.value(text), image_qkv_.value(image)}, 1);
-          }};
+  const attention::Projections projections = {.query = [&] { return views().query; },
+                                              .key = [&] { return views().key; },
+                                              .value = [&] { return views().value; }};
   const at::Tensor attended = context.attention->project_and_attend(projections, {}).out.flatten(2);
-  const nn::Streams out = nn::split_streams(attended, in.encoder.size(1));
+  const nn::Streams out = nn::split_streams(attended, text_tokens);
 
-  const at::Tensor hidden = nn::add_gated(in.hidden, mod[kGateAttn], to_out_(out.hidden));
+  const at::Tensor hidden =
+      to_out_.run({.input = out.hidden, .residual = in.hidden, .gate = mod[kGateAttn]});
   const at::Tensor encoder =
-      nn::add_gated(in.encoder, text_mod[kGateAttn], to_add_out_(out.encoder));
+      to_add_out_.run({.input = out.encoder, .residual = in.encoder, .gate = text_mod[kGateAttn]});
   nn::Streams result{.hidden = mlp_residual(hidden, mod, ff_),
                      .encoder = mlp_residual(encoder, text_mod, ff_context_)};
   if (result.encoder.scalar_type() == at::kHalf) {

@@ -17,6 +17,7 @@ class FluxDoubleBlock final : public nn::Block {
   nn::Streams forward(const nn::Streams& streams, const nn::BlockContext& context) const override;
 
  private:
+  int64_t head_dim_;
   nn::Modulation norm1_, norm1_context_;
   QkvProjection image_qkv_, text_qkv_;
   nn::Linear to_out_, to_add_out_;

@@ -1,4 +1,5 @@
-// Query, key and value of one stream of FLUX: three projections and the norms of query and key.
+// Query, key and value of one stream of FLUX: three projections as one, and the norms and rotation
+// of query and key.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +8,7 @@
 #include <string_view>
 
 #include "nn/layers.h"
+#include "nn/rotary.h"
 #include "nn/weight_scope.h"
 
 namespace cachedit::models {
@@ -19,22 +21,27 @@ inline constexpr QkvNames kImageQkv = {"to_q", "to_k", "to_v", "norm_q", "norm_k
 inline constexpr QkvNames kTextQkv = {"add_q_proj", "add_k_proj", "add_v_proj", "norm_added_q",
                                       "norm_added_k"};
 
+/// Query, key and value [B, N, H, D] as views of one buffer [B, N, 3 * H * D].
+struct QkvViews {
+  at::Tensor query, key, value;
+};
+QkvViews qkv_views(const at::Tensor& buffer, int64_t head_dim);
+
 class QkvProjection {
  public:
   QkvProjection(const nn::WeightScope& scope, const QkvNames& names, int64_t heads,
                 int64_t head_dim);
-  /// x [B, N, H * D] -> [B, N, H, D], query and key normalized. With tensor parallelism H is this
-  /// rank's share of the heads.
-  at::Tensor query(const at::Tensor& x) const { return norm_q_(heads(to_q_(x))); }
-  at::Tensor key(const at::Tensor& x) const { return norm_k_(heads(to_k_(x))); }
-  at::Tensor value(const at::Tensor& x) const { return heads(to_v_(x)); }
+
+  /// Columns of the buffer: with tensor parallelism H is this rank's share of the heads.
+  int64_t width() const { return linear_.out_features(); }
+  /// x [B, N, C] -> `buffer` [B, N, width()], rows of any stride, query and key normalized and
+  /// rotated by the angles of the N tokens.
+  void project(const at::Tensor& x, const nn::RotaryEmbedding& rotary,
+               const at::Tensor& buffer) const;
 
  private:
-  // The number of heads follows from the width.
-  at::Tensor heads(const at::Tensor& x) const { return x.unflatten(-1, {-1, head_dim_}); }
-
   int64_t head_dim_;
-  nn::Linear to_q_, to_k_, to_v_;
+  nn::Linear linear_;
   nn::RmsNorm norm_q_, norm_k_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/gelu.h>
 
 namespace cachedit::models {
 namespace {
@@ -13,7 +12,8 @@ enum Part { kShift, kScale, kGate, kParts };
 }  // namespace
 
 FluxSingleBlock::FluxSingleBlock(const nn::WeightScope& scope, const FluxConfig& c)
-    : norm_(scope / "norm", c.width(), kParts),
+    : head_dim_(c.attention_head_dim),
+      norm_(scope / "norm", c.width(), kParts),
       qkv_(scope / "attn", kImageQkv, c.num_attention_heads, c.attention_head_dim),
       proj_mlp_(scope / "proj_mlp", c.width(), 4 * c.width()),
       proj_out_(scope / "proj_out", 5 * c.width(), c.width()) {}
@@ -22,23 +22,24 @@ nn::Streams FluxSingleBlock::forward(const nn::Streams& in, const nn::BlockConte
   const at::Tensor x = nn::join_streams(in);
   const std::vector<at::Tensor> mod = norm_(context.conditioning);
   const at::Tensor normed = nn::modulated_layer_norm(x, mod[kScale], mod[kShift]);
-  at::Tensor mlp;
+  at::Tensor qkv, mlp;
+  const auto views = [&] {
+    if (!qkv.defined()) {
+      qkv = at::empty({x.size(0), x.size(1), qkv_.width()}, x.options());
+      qkv_.project(normed, *context.rotary, qkv);
+    }
+    return qkv_views(qkv, head_dim_);
+  };
   const attention::Projections projections = {
-      .query = [&] { return nn::apply_rotary(qkv_.query(normed), *context.rotary); },
-      .key = [&] { return nn::apply_rotary(qkv_.key(normed), *context.rotary); },
-      .value = [&] { return qkv_.value(normed); },
-      .meanwhile = [&] { mlp = proj_mlp_(normed); }};
+      .query = [&] { return views().query; },
+      .key = [&] { return views().key; },
+      .value = [&] { return views().value; },
+      .meanwhile =
+          [&] { mlp = proj_mlp_.run({.input = normed, .activation = nn::Activation::kGeluTanh}); }};
   const at::Tensor attended = context.attention->project_and_attend(projections, {}).out.flatten(2);
 
-  // Attention and MLP write their halves of proj_out's input in place of a concatenation.
-  const int64_t width = attended.size(2);
-  const at::Tensor both =
-      at::empty({x.size(0), x.size(1), width + mlp.size(2)}, attended.options());
-  both.narrow(2, 0, width).copy_(attended);
-  at::Tensor mlp_half = both.narrow(2, width, mlp.size(2));
-  at::gelu_out(mlp_half, mlp, "tanh");
-
-  at::Tensor out = nn::add_gated(x, mod[kGate], proj_out_(both));
+  at::Tensor out =
+      proj_out_.run({.input = attended, .second = mlp, .residual = x, .gate = mod[kGate]});
   if (out.scalar_type() == at::kHalf) out = at::clamp(out, -65504, 65504);  // as diffusers does
   return nn::split_streams(out, in.encoder.size(1));
 }

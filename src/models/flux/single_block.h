@@ -16,6 +16,7 @@ class FluxSingleBlock final : public nn::Block {
   nn::Streams forward(const nn::Streams& streams, const nn::BlockContext& context) const override;
 
  private:
+  int64_t head_dim_;
   nn::Modulation norm_;
   QkvProjection qkv_;
   nn::Linear proj_mlp_;

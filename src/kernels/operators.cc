@@ -1,0 +1,30 @@
+#include "kernels/operators.h"
+
+#include "kernels/cpu/levels.h"
+
+namespace cachedit::kernels {
+
+CACHEDIT_DECLARE_LEVELS(void layer_norm(const LayerNormProblem& problem, const Parallel& parallel);
+                        void norm_and_rotate(const HeadNormProblem& problem,
+                                             const Parallel& parallel);
+                        void gated_residual(const GatedResidualProblem& problem,
+                                            const Parallel& parallel);
+                        void activate(const ActivationProblem& problem, const Parallel& parallel))
+
+void layer_norm(const LayerNormProblem& problem, const Parallel& parallel, CpuIsa isa) {
+  CACHEDIT_CALL_LEVEL(isa, layer_norm(problem, parallel));
+}
+
+void norm_and_rotate(const HeadNormProblem& problem, const Parallel& parallel, CpuIsa isa) {
+  CACHEDIT_CALL_LEVEL(isa, norm_and_rotate(problem, parallel));
+}
+
+void gated_residual(const GatedResidualProblem& problem, const Parallel& parallel, CpuIsa isa) {
+  CACHEDIT_CALL_LEVEL(isa, gated_residual(problem, parallel));
+}
+
+void activate(const ActivationProblem& problem, const Parallel& parallel, CpuIsa isa) {
+  CACHEDIT_CALL_LEVEL(isa, activate(problem, parallel));
+}
+
+}  // namespace cachedit::kernels

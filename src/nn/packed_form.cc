@@ -1,0 +1,264 @@
+// Linear layers on the CPU's GEMM kernels.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "base/cpu.h"
+#include "base/fail.h"
+#include "kernels/gemm.h"
+#include "nn/linear_forms.h"
+
+namespace cachedit::nn {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+kernels::ElementType element_type(at::ScalarType type) {
+  if (type == at::kBFloat16) return kernels::ElementType::kBFloat16;
+  return type == at::kHalf ? kernels::ElementType::kFloat16 : kernels::ElementType::kFloat32;
+}
+
+std::optional<kernels::Activation> fused(const std::optional<Activation>& activation) {
+  if (!activation) return kernels::Activation::kNone;
+  switch (*activation) {
+    case Activation::kGelu:
+      return kernels::Activation::kGeluErf;
+    case Activation::kGeluTanh:
+      return kernels::Activation::kGeluTanh;
+    case Activation::kSilu:
+      return kernels::Activation::kSilu;
+    case Activation::kQuickGelu:
+    case Activation::kRelu:
+      break;
+  }
+  return std::nullopt;
+}
+
+/// Memory of `bytes`, and its first aligned byte.
+struct Buffer {
+  explicit Buffer(size_t bytes)
+      : memory(at::empty({static_cast<int64_t>(bytes) + kAlignment}, at::kByte)) {
+    const auto address = reinterpret_cast<uintptr_t>(memory.mutable_data_ptr());
+    data = reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  at::Tensor memory;
+  void* data;
+};
+
+/// Whether the batch items of a tensor's rows follow each other without a gap.
+bool is_one_block(const at::Tensor& t) {
+  return !t.defined() || t.size(0) == 1 || t.stride(0) == t.size(1) * t.stride(1);
+}
+
+/// A tensor [B, N, C] whose last dimension is contiguous.
+at::Tensor with_rows(const at::Tensor& t) {
+  return !t.defined() || t.stride(2) == 1 || t.size(2) == 1 ? t : t.contiguous();
+}
+
+kernels::WeightSource source_of(const LinearWeight& weight) {
+  using kernels::SourceType;
+  const auto type = [&] {
+    switch (weight.values.scalar_type()) {
+      case at::kBFloat16:
+        return SourceType::kBFloat16;
+      case at::kHalf:
+        return SourceType::kFloat16;
+      case at::kChar:
+        return SourceType::kInt8;
+      case at::kByte:
+        return SourceType::kInt4;
+      case at::kFloat8_e4m3fn:
+        return SourceType::kE4M3;
+      default:
+        return SourceType::kFloat32;
+    }
+  }();
+  const int64_t per_byte = type == SourceType::kInt4 ? 2 : 1;
+  return {.type = type,
+          .data = weight.values.const_data_ptr(),
+          .rows = weight.values.size(0),
+          .stride = per_byte * weight.values.stride(0),
+          .scales = weight.quantized() ? weight.scales.const_data_ptr<float>() : nullptr};
+}
+
+int64_t inputs_of(const LinearWeight& weight) {
+  return weight.values.size(1) * (weight.values.scalar_type() == at::kByte ? 2 : 1);
+}
+
+class PackedForm final : public LinearForm {
+ public:
+  PackedForm(const std::vector<LinearWeight>& weights, const at::Tensor& bias,
+             kernels::WeightSpec spec, kernels::ActivationScale activation_scale)
+      : spec_(spec), activation_scale_(activation_scale), packed_(0) {
+    std::vector<kernels::WeightSource> sources;
+    spec_.inputs = inputs_of(weights[0]);
+    spec_.outputs = 0;
+    for (const LinearWeight& weight : weights) {
+      sources.push_back(source_of(weight));
+      spec_.outputs += weight.values.size(0);
+    }
+    packed_ = Buffer(kernels::packed_weight_bytes(spec_, cpu_isa()));
+    kernels::pack_weight(spec_, sources.data(), static_cast<int>(sources.size()), packed_.data,
+                         cpu_threads(), cpu_isa());
+    if (bias.defined()) bias_ = bias.to(at::kFloat).contiguous();
+  }
+
+  int64_t bytes() const override { return static_cast<int64_t>(packed_.memory.nbytes()); }
+
+  void run(const LinearCall& original) const override {
+    const std::optional<kernels::Activation> activation = fused(original.activation);
+    if (!activation) {
+      LinearCall product{.input = original.input, .second = original.second};
+      product.out = at::empty(original.out.sizes(), original.out.options());
+      run(product);
+      finish_call(product.out, original);
+      return;
+    }
+    LinearCall call = original;
+    call.input = with_rows(call.input);
+    call.second = with_rows(call.second);
+    call.residual = with_rows(call.residual);
+    const at::Tensor gate = call.gate.defined() ? call.gate.to(at::kFloat).contiguous() : call.gate;
+    const bool one_block = is_one_block(call.input) && is_one_block(call.second) &&
+                           is_one_block(call.out) && is_one_block(call.residual) &&
+                           (!gate.defined() || gate.size(0) == 1);
+    kernels::GemmProblem problem = problem_of(call, *activation);
+    const int64_t batch = call.input.size(0), rows = call.input.size(1);
+    problem.rows = one_block ? batch * rows : rows;
+    place(problem, call, gate, 0);
+    const Buffer scratch(kernels::gemm_scratch_bytes(problem, cpu_threads().threads, cpu_isa()));
+    for (int64_t b = 0; b < (one_block ? 1 : batch); ++b) {
+      place(problem, call, gate, b);
+      kernels::gemm(problem, scratch.data, cpu_threads(), cpu_isa());
+    }
+  }
+
+ private:
+  kernels::GemmProblem problem_of(const LinearCall& call, kernels::Activation activation) const {
+    kernels::GemmProblem p;
+    p.input_type = element_type(call.input.scalar_type());
+    p.weight = spec_;
+    p.packed = packed_.data;
+    p.activation_scale = activation_scale_;
+    p.bias = bias_.defined() ? bias_.const_data_ptr<float>() : nullptr;
+    p.activation = activation;
+    p.combine =
+        call.residual.defined() ? kernels::Combine::kGatedResidual : kernels::Combine::kStore;
+    p.out_type = element_type(call.out.scalar_type());
+    return p;
+  }
+
+  /// Points at the tensors' batch item `b`.
+  static void place(kernels::GemmProblem& p, const LinearCall& call, const at::Tensor& gate,
+                    int64_t b) {
+    const auto segment = [&](const at::Tensor& t) {
+      if (!t.defined()) return kernels::GemmSegment();
+      const at::Tensor item = t.select(0, b);
+      return kernels::GemmSegment{item.const_data_ptr(), t.size(2), t.stride(1)};
+    };
+    p.input[0] = segment(call.input);
+    p.input[1] = segment(call.second);
+    p.out = call.out.select(0, b).mutable_data_ptr();
+    p.out_stride = call.out.stride(1);
+    if (call.residual.defined()) {
+      p.residual = call.residual.select(0, b).const_data_ptr();
+      p.residual_stride = call.residual.stride(1);
+    }
+    if (gate.defined()) p.gate = gate.select(0, gate.size(0) == 1 ? 0 : b).const_data_ptr<float>();
+  }
+
+  kernels::WeightSpec spec_;
+  kernels::ActivationScale activation_scale_;
+  Buffer packed_;
+  at::Tensor bias_;  // fp32
+};
+
+struct Recipe {
+  kernels::WeightForm form;
+  kernels::WeightScale scale;
+  kernels::ActivationScale activation = kernels::ActivationScale::kPerRow;
+};
+
+Recipe recipe_of(QuantType type) {
+  using kernels::ActivationScale;
+  using kernels::WeightForm;
+  using kernels::WeightScale;
+  switch (type) {
+    case QuantType::kInt8PerRow:
+      return {WeightForm::kInt8, WeightScale::kPerChannel};
+    case QuantType::kInt8PerTensor:
+      return {WeightForm::kInt8, WeightScale::kPerTensor, ActivationScale::kPerTensor};
+    case QuantType::kInt8WeightOnly:
+      return {WeightForm::kInt8WeightOnly, WeightScale::kPerChannel};
+    case QuantType::kInt4WeightOnly:
+      return {WeightForm::kInt4WeightOnly, WeightScale::kPerGroup};
+    case QuantType::kFloat8PerRow:
+    case QuantType::kFloat8WeightOnly:
+      return {WeightForm::kE4M3WeightOnly, WeightScale::kPerChannel};
+    case QuantType::kFloat8PerTensor:
+      return {WeightForm::kE4M3WeightOnly, WeightScale::kPerTensor};
+    case QuantType::kFloat8PerBlock:
+      return {WeightForm::kE4M3WeightOnly, WeightScale::kPerBlock};
+  }
+  fail<InputError>("quantize", "no such type: got ", static_cast<int>(type));
+}
+
+/// What stored scales cover, whatever the type is called.
+kernels::WeightScale scale_of(const LinearWeight& weight, kernels::WeightScale wanted) {
+  if (wanted == kernels::WeightScale::kPerGroup) return wanted;
+  if (weight.scales.dim() == 2) return kernels::WeightScale::kPerBlock;
+  return weight.scales.numel() == 1 ? kernels::WeightScale::kPerTensor
+                                    : kernels::WeightScale::kPerChannel;
+}
+
+/// Float8 W8A8: the kernels multiply with bfloat16, which holds every e4m3 number, so activations
+/// that were rounded to e4m3 before give the products of float8 hardware.
+class RoundedActivations final : public LinearForm {
+ public:
+  RoundedActivations(std::unique_ptr<LinearForm> inner, QuantType type)
+      : inner_(std::move(inner)), type_(type) {}
+
+  void run(const LinearCall& original) const override {
+    LinearCall call = original;
+    // One scale may cover both parts of the input.
+    at::Tensor x = call.second.defined() ? at::cat({call.input, call.second}, -1) : call.input;
+    call.second = at::Tensor();
+    call.input = rounded_to_float8(x, type_);
+    inner_->run(call);
+  }
+  int64_t bytes() const override { return inner_->bytes(); }
+
+ private:
+  std::unique_ptr<LinearForm> inner_;
+  QuantType type_;
+};
+
+}  // namespace
+
+bool has_packed_form(at::Device device, at::ScalarType dtype) {
+  return device.is_cpu() && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf);
+}
+
+std::unique_ptr<LinearForm> make_packed_form(const std::vector<LinearWeight>& weights,
+                                             at::Tensor bias, at::ScalarType dtype) {
+  // float16 has 3 bits more than bfloat16, and no fast product on CPUs: it computes in fp32.
+  const kernels::WeightForm form =
+      dtype == at::kBFloat16 ? kernels::WeightForm::kBFloat16 : kernels::WeightForm::kFloat32;
+  return std::make_unique<PackedForm>(weights, bias, kernels::WeightSpec{.form = form},
+                                      kernels::ActivationScale::kPerRow);
+}
+
+std::unique_ptr<LinearForm> make_quantized_form(const std::vector<LinearWeight>& weights,
+                                                at::Tensor bias, QuantType type,
+                                                int64_t group_size) {
+  const Recipe recipe = recipe_of(type);
+  kernels::WeightSpec spec{.form = recipe.form, .scale = recipe.scale, .group = group_size};
+  if (weights[0].quantized()) spec.scale = scale_of(weights[0], recipe.scale);
+  auto packed = std::make_unique<PackedForm>(weights, bias, spec, recipe.activation);
+  const bool rounds = type == QuantType::kFloat8PerRow || type == QuantType::kFloat8PerTensor ||
+                      type == QuantType::kFloat8PerBlock;
+  if (!rounds) return packed;
+  return std::make_unique<RoundedActivations>(std::move(packed), type);
+}
+
+}  // namespace cachedit::nn

@@ -1,0 +1,56 @@
+// Which linear layers are quantized and how, by cache-dit's names for the types.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cachedit::nn {
+
+/// W8A8 types also round the activations, at each call. Scales are fp32.
+enum class QuantType {
+  kInt8PerRow,        ///< W8A8: a scale per output channel, one per row of the activations
+  kInt8PerTensor,     ///< W8A8: one scale each
+  kInt8WeightOnly,    ///< a scale per output channel
+  kInt4WeightOnly,    ///< a scale per group of inputs and output channel
+  kFloat8PerRow,      ///< e4m3, W8A8, scales as kInt8PerRow
+  kFloat8PerTensor,   ///< e4m3, W8A8, scales as kInt8PerTensor
+  kFloat8PerBlock,    ///< e4m3, W8A8: a scale per 128 x 128 weights, and per 128 of a row's inputs
+  kFloat8WeightOnly,  ///< e4m3, a scale per output channel
+};
+
+const char* name_of(QuantType type);
+/// Throws ConfigError for an unknown name, listing the known ones; UnsupportedError for cache-dit's
+/// types that this version lacks (SVDQuant, NVFP4). `where` names the source in errors.
+QuantType parse_quant_type(const std::string& name, const std::string& where);
+/// All names, comma separated.
+std::string quant_type_names();
+
+/// For the layers whose name fits: "*" stands for any characters.
+struct QuantizationRule {
+  std::string layers;
+  std::optional<QuantType> type;  ///< none: as stored
+};
+
+struct QuantizationPlan {
+  /// For layers that no rule names; none: as stored.
+  std::optional<QuantType> type;
+  /// The first that fits is obeyed.
+  std::vector<QuantizationRule> rules;
+  /// Inputs that share a scale in kInt4WeightOnly: 32, 64 or 128.
+  int64_t group_size = 64;
+
+  std::optional<QuantType> type_of(std::string_view layer) const;
+};
+
+/// What became of a linear layer at load.
+struct QuantizedLayer {
+  std::string layer;
+  std::optional<QuantType> type;  ///< none: it stayed as stored
+  std::string note;               ///< why it is not of the type that was asked for, or empty
+  int64_t bytes = 0;              ///< of its weight, with scales
+};
+
+}  // namespace cachedit::nn
