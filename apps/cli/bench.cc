@@ -106,9 +106,10 @@ void add_bench_attention(CLI::App& bench) {
 void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "Measure parts of cachedit on this machine");
   add_bench_attention(*command);
+  add_bench_step(*command);
   command->callback([command] {
     if (!command->get_subcommands().empty()) return;
-    throw InputError("[bench] needs what to measure: got nothing; use `cachedit bench attention`");
+    throw InputError("[bench] needs what to measure: got nothing; use `cachedit bench attention` or `cachedit bench step`");
   });
 }
 

@@ -14,6 +14,7 @@ void add_inspect(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_backends(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_bench_step(CLI::App& bench);
 void add_tune(CLI::App& app);
 void add_plan(CLI::App& app);
 

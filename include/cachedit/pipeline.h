@@ -15,6 +15,7 @@
 #include "cachedit/export.h"
 #include "cachedit/image.h"
 #include "cachedit/parallel.h"
+#include "cachedit/step_profile.h"
 
 namespace cachedit {
 
@@ -29,6 +30,8 @@ struct LoadOptions {
   /// well, by enable_cache(); chosen here, each rank reads its share of the weights only.
   World world;
   ParallelismConfig parallelism_config;
+  /// Given: the transformer's layers add up their times in it.
+  std::shared_ptr<StepProfile> profile;
 };
 
 enum class OutputType { kImage, kLatent };

@@ -30,7 +30,8 @@ at::Tensor norm_and_rotate(const at::Tensor& x, const at::Tensor& weight, double
                            const RotaryEmbedding& rotary);
 void norm_and_rotate_out(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight,
                          double eps, const RotaryEmbedding& rotary);
-/// In place.
+/// In place, named as ATen names such functions.
+// NOLINTNEXTLINE(readability-identifier-naming)
 void norm_and_rotate_(at::Tensor heads, const at::Tensor& weight, double eps,
                       const RotaryEmbedding& rotary);
 

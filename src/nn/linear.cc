@@ -5,6 +5,7 @@
 
 #include "base/dtype_name.h"
 #include "base/fail.h"
+#include "base/stopwatch.h"
 #include "comm/collectives.h"
 #include "nn/linear_forms.h"
 
@@ -66,6 +67,7 @@ Linear::Linear(const std::vector<WeightScope>& scopes, int64_t in_features,
 
 void Linear::bind(const std::vector<WeightScope>& scopes, int64_t in, int64_t out, Bias bias) {
   const WeightScope& first = scopes[0];
+  profile_ = first.options().profile;
   const ShardRule* rule = first.shard_rule();
   if (rule != nullptr) {
     shard_ = rule->shard;
@@ -136,7 +138,7 @@ at::Tensor Linear::run(const LinearCall& original) const {
   if (shard_ == Shard::kRows) {
     summed(call);
   } else {
-    form_->run(call);
+    run_form(call);
   }
   if (shard_ == Shard::kGatheredColumns) {
     LinearCall rest = original;
@@ -151,6 +153,17 @@ at::Tensor Linear::run(const LinearCall& original) const {
   return call.out.view(shape);
 }
 
+void Linear::run_form(const LinearCall& call) const {
+  if (!profile_) return form_->run(call);
+  const Stopwatch watch;
+  form_->run(call);
+  profile_->linear_seconds += watch.seconds();
+  const int64_t inputs = call.input.size(2) + (call.second.defined() ? call.second.size(2) : 0);
+  profile_->linear_operations += 2.0 *
+                                 static_cast<double>(call.input.size(0) * call.input.size(1)) *
+                                 static_cast<double>(inputs) * static_cast<double>(out_features_);
+}
+
 at::Tensor Linear::gathered(const at::Tensor& y) const {
   const std::vector<int64_t> sizes(static_cast<size_t>(group_->size()), y.size(-1));
   return comm::all_gather(*group_, y, sizes, -1);
@@ -159,7 +172,7 @@ at::Tensor Linear::gathered(const at::Tensor& y) const {
 at::Tensor Linear::summed(const LinearCall& call) const {
   LinearCall product{.input = call.input, .second = call.second};
   product.out = at::empty(call.out.sizes(), call.out.options());
-  form_->run(product);
+  run_form(product);
   comm::all_reduce_sum(*group_, product.out);
   if (bias_.defined()) product.out.add_(bias_);
   finish_call(product.out, call);

@@ -62,6 +62,7 @@ class Linear {
   int64_t out_features() const { return out_features_; }
 
  private:
+  void run_form(const LinearCall& call) const;
   void bind(const std::vector<WeightScope>& scopes, int64_t in_features, int64_t out_features,
             Bias bias);
   at::Tensor gathered(const at::Tensor& y) const;
@@ -71,6 +72,7 @@ class Linear {
   at::Tensor bias_;  // with kRows: added after the sum
   at::ScalarType dtype_ = at::kFloat;
   int64_t out_features_ = 0;
+  std::shared_ptr<StepProfile> profile_;
   std::optional<Shard> shard_;
   comm::Communicator* group_ = nullptr;
 };

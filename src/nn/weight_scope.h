@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cachedit/step_profile.h"
 #include "io/weight_store.h"
 #include "nn/quantization.h"
 #include "nn/shard.h"
@@ -25,6 +26,8 @@ struct WeightOptions {
   /// Linear layers pack their weights for the CPU's kernels where there are any for the type: a
   /// copy at load, faster calls. Quantized layers always do.
   bool pack_linear = false;
+  /// Given: linear layers add up their times in it.
+  std::shared_ptr<StepProfile> profile = nullptr;
   QuantizationPlan quantization = {};
 };
 

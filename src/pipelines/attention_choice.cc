@@ -3,6 +3,7 @@
 #include "attention/registry.h"
 #include "attention/select.h"
 #include "base/fail.h"
+#include "base/stopwatch.h"
 
 namespace cachedit::pipelines {
 
@@ -41,8 +42,14 @@ std::string configured_attention(const EnableCacheOptions& options) {
 }
 
 attention::Result RecordingAttention::operator()(const attention::Inputs& inputs) const {
+  const Stopwatch watch;
   attention::Result result = inner_(inputs);
   seen_.emplace(result.backend);
+  if (profile_ != nullptr) {
+    profile_->attention_seconds += watch.seconds();
+    profile_->attention_operations += 4.0 * static_cast<double>(inputs.query.numel()) *
+                                      static_cast<double>(inputs.key.size(1));
+  }
   return result;
 }
 

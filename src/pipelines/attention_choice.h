@@ -38,16 +38,18 @@ class AttentionChoice {
 /// fields name different ones.
 std::string configured_attention(const EnableCacheOptions& options);
 
-/// Notes which backends computed something.
+/// Notes which backends computed something, and, given a profile, how long it took.
 class RecordingAttention final : public attention::Attention {
  public:
-  RecordingAttention(const attention::Attention& inner, std::set<std::string>& seen)
-      : inner_(inner), seen_(seen) {}
+  RecordingAttention(const attention::Attention& inner, std::set<std::string>& seen,
+                     StepProfile* profile = nullptr)
+      : inner_(inner), seen_(seen), profile_(profile) {}
   attention::Result operator()(const attention::Inputs& inputs) const override;
 
  private:
   const attention::Attention& inner_;
   std::set<std::string>& seen_;
+  StepProfile* profile_;
 };
 
 /// "ffpa, flash"

@@ -357,7 +357,7 @@ GenerateResult FluxPipeline::run(const GenerateRequest& request, nn::BlockRunner
   Stopwatch stage;
   const std::unique_ptr<attention::Attention> backend = parts_.attention.make();
   std::set<std::string> backends;
-  const RecordingAttention attention(*backend, backends);
+  const RecordingAttention attention(*backend, backends, parts_.profile.get());
   Run run{.runner = runner};
   run.schedule = parts_.scheduler.make_schedule(
       {.sigmas = plan.sigmas, .mu = parts_.scheduler.mu_for(plan.grid_height * plan.grid_width)});

@@ -36,6 +36,7 @@ struct FluxParts {
   FlowMatchEulerScheduler scheduler;
   AttentionChoice attention;
   at::Device device;
+  std::shared_ptr<StepProfile> profile;
 };
 
 /// What a layout must fit.

@@ -68,11 +68,13 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
     own.tensor_parallel.group = group;
     return own;
   };
+  const std::shared_ptr<StepProfile> profile = options.profile;
   const FluxLoaders loaders = {
       .transformer =
           [=](comm::Communicator* group) {
             nn::WeightOptions own = shared(group);
             own.pack_linear = true;  // its layers run at every step
+            own.profile = profile;
             return models::FluxTransformer(flux_config, transformer_store, own);
           },
       .prompts =
@@ -96,7 +98,8 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
                 .vae = models::AutoencoderKl(vae_config, vae_store, weights),
                 .scheduler = FlowMatchEulerScheduler(scheduler_config),
                 .attention = std::move(attention),
-                .device = device});
+                .device = device,
+                .profile = profile});
 }
 
 }  // namespace
