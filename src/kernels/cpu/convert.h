@@ -11,7 +11,17 @@ typedef uint16_t U16u __attribute__((vector_size(kLanes * 2), may_alias, aligned
 typedef uint8_t U8u __attribute__((vector_size(kLanes), may_alias, aligned(1)));
 
 CACHEDIT_INLINE F32 load_bf16(const uint16_t* p) {
+  // GCC 12 widens a converted vector in halves.
+#if defined(__AVX512F__)
+  const __m512i wide =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return from_bits(reinterpret_cast<I32>(_mm512_slli_epi32(wide, 16)));
+#elif defined(__AVX2__)
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return from_bits(reinterpret_cast<I32>(_mm256_slli_epi32(wide, 16)));
+#else
   return from_bits(__builtin_convertvector(*reinterpret_cast<const U16u*>(p), I32) << 16);
+#endif
 }
 
 /// Nearest bf16, ties to even; NaN stays NaN.
@@ -147,7 +157,8 @@ inline void load_row(const void* row, ElementType type, int64_t count, float* ou
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store(out + i, load_as_float(row, type, i));
   if (i == count) return;
-  alignas(64) float tail[kLanes] = {};  // holds kLanes elements of either size
+  // Bytes, which may be read as elements of any type.
+  alignas(64) unsigned char tail[kLanes * sizeof(float)] = {};
   __builtin_memcpy(tail, offset(row, type, i),
                    static_cast<size_t>((count - i) * element_size(type)));
   store(out + i, load_as_float(tail, type, 0));
@@ -158,7 +169,7 @@ inline void store_row(const float* in, void* row, ElementType type, int64_t coun
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store_from_float(row, type, i, load(in + i));
   if (i == count) return;
-  alignas(64) float tail[kLanes] = {};
+  alignas(64) unsigned char tail[kLanes * sizeof(float)] = {};
   store_from_float(tail, type, 0, load(in + i));
   __builtin_memcpy(offset(row, type, i), tail,
                    static_cast<size_t>((count - i) * element_size(type)));
