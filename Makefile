@@ -15,7 +15,7 @@ SOURCES = $(shell find src include apps examples tests bench -name '*.h' -o -nam
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test test-cpp test-python bench bench-attention bench-cache bench-parallel fuzz \
+.PHONY: help setup build demo test test-cpp test-python bench bench-attention bench-cache bench-step bench-parallel fuzz \
         format format-check layers tidy install clean distclean
 
 help: ## List the targets
@@ -56,6 +56,10 @@ bench-attention: build ## Measure the attention backends; table on stdout, JSON 
 bench-cache: build ## Measure block caching against cache-dit; tables on stdout, JSON in build/bench/
 	@tools/setup.sh test
 	$(PYTHON) bench/cache.py --build-dir $(BUILD)
+
+bench-step: build ## Measure a transformer step against diffusers; BENCH_FLAGS may name stable-diffusion.cpp
+	@tools/setup.sh test
+	$(PYTHON) bench/step.py --build-dir $(BUILD) $(BENCH_FLAGS)
 
 bench-parallel: build ## Measure 2 ranks against one process, and the cost model; JSON in build/bench/
 	@tools/setup.sh test

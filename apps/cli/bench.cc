@@ -107,9 +107,12 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "Measure parts of cachedit on this machine");
   add_bench_attention(*command);
   add_bench_step(*command);
+  add_bench_gemm(*command);
   command->callback([command] {
     if (!command->get_subcommands().empty()) return;
-    throw InputError("[bench] needs what to measure: got nothing; use `cachedit bench attention` or `cachedit bench step`");
+    throw InputError(
+        "[bench] needs what to measure: got nothing; use `cachedit bench attention`, `bench step` "
+        "or `bench gemm`");
   });
 }
 

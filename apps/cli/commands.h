@@ -15,6 +15,7 @@ void add_compare(CLI::App& app);
 void add_backends(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_bench_step(CLI::App& bench);
+void add_bench_gemm(CLI::App& bench);
 void add_tune(CLI::App& app);
 void add_plan(CLI::App& app);
 

@@ -54,6 +54,9 @@ struct GemmProblem {
   WeightSpec weight;             ///< as it was packed
   const void* packed = nullptr;  ///< what pack_weight() wrote, on the same instruction level
   ActivationScale activation_scale = ActivationScale::kPerRow;
+  /// [rows] or null. For kInt8, the magnitudes that A's scales are taken from in place of its rows'
+  /// own: those of whole rows of which A has a part. At least as large as the rows' own.
+  const float* input_magnitude = nullptr;
 
   const float* bias = nullptr;  ///< [N] or null
   Activation activation = Activation::kNone;

@@ -20,13 +20,13 @@ at::Tensor round_with(const at::Tensor& x, const at::Tensor& amax) {
 
 }  // namespace
 
-at::Tensor rounded_to_float8(const at::Tensor& x, QuantType type) {
+at::Tensor rounded_to_float8(const at::Tensor& x, QuantType type, const at::Tensor& largest) {
+  if (x.numel() == 0) return x;
   const at::Tensor wide = x.to(at::kFloat);
-  if (type == QuantType::kFloat8PerTensor) {
-    return round_with(wide, wide.abs().max()).to(x.scalar_type());
-  }
-  if (type == QuantType::kFloat8PerRow) {
-    return round_with(wide, wide.abs().amax(-1, true)).to(x.scalar_type());
+  if (type != QuantType::kFloat8PerBlock) {
+    at::Tensor amax = largest.defined() ? largest : wide.abs().amax(-1);
+    if (type == QuantType::kFloat8PerTensor) amax = amax.amax(1, true);
+    return round_with(wide, amax.unsqueeze(-1)).to(x.scalar_type());
   }
   const int64_t width = x.size(-1), blocks = (width + kBlock - 1) / kBlock;
   const at::Tensor padded = at::constant_pad_nd(wide, {0, blocks * kBlock - width});

@@ -2,11 +2,16 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/maximum.h>
+
+#include <limits>
 
 #include "base/dtype_name.h"
 #include "base/fail.h"
 #include "base/stopwatch.h"
 #include "comm/collectives.h"
+#include "nn/linear_choice.h"
 #include "nn/linear_forms.h"
 
 namespace cachedit::nn {
@@ -20,35 +25,58 @@ std::string layer_of(const WeightScope& scope) {
   return scope.prefix().substr(0, scope.prefix().size() - 1);
 }
 
-/// How the weights are to be held; none: as plain numbers.
-std::optional<QuantType> chosen_type(const WeightScope& scope, const LinearWeight& weight,
-                                     std::string& note) {
-  const std::optional<QuantType> asked = scope.options().quantization.type_of(layer_of(scope));
-  if (!weight.quantized()) return asked;
-  // What the file holds cannot be made better; a plan says how its numbers are meant.
-  const at::ScalarType values = weight.values.scalar_type();
-  const auto keeps = [&](QuantType type) {
-    switch (type) {
-      case QuantType::kInt8PerRow:
-      case QuantType::kInt8PerTensor:
-      case QuantType::kInt8WeightOnly:
-        return values == at::kChar;
-      case QuantType::kInt4WeightOnly:
-        return values == at::kByte;
-      default:
-        return values == at::kFloat8_e4m3fn;
-    }
-  };
-  if (asked && keeps(*asked)) return asked;
-  if (asked) note = c10::str("stored as ", dtype_name(values), ", kept so");
-  // Without a plan activations are not rounded: that only costs accuracy.
-  if (values == at::kFloat8_e4m3fn) return QuantType::kFloat8WeightOnly;
-  return values == at::kChar ? QuantType::kInt8WeightOnly : QuantType::kInt4WeightOnly;
+bool hold_alike(const ChosenWeight& a, const ChosenWeight& b) {
+  if (a.type != b.type || a.weight.quantized() != b.weight.quantized()) return false;
+  if (!a.weight.quantized()) return true;
+  const at::Tensor &mine = a.weight.scales, &other = b.weight.scales;
+  return mine.dim() == other.dim() && (mine.numel() == 1) == (other.numel() == 1) &&
+         (mine.dim() < 2 || mine.size(1) == other.size(1)) &&
+         a.weight.values.scalar_type() == b.weight.values.scalar_type();
 }
 
+/// The form of layers that are held alike, one below the other.
+std::unique_ptr<LinearForm> make_form(const WeightScope& scope,
+                                      const std::vector<ChosenWeight>& chosen,
+                                      const at::Tensor& bias, at::ScalarType dtype, bool rows) {
+  std::vector<LinearWeight> weights;
+  for (const ChosenWeight& one : chosen) weights.push_back(one.weight);
+  std::unique_ptr<LinearForm> form;
+  if (chosen[0].type) {
+    form = make_quantized_form(weights, bias, *chosen[0].type,
+                               scope.options().quantization.group_size, rows);
+  } else if (computes_on_file_types(scope, dtype)) {
+    form = make_packed_form(weights, bias, dtype);
+  } else {
+    std::vector<at::Tensor> plain;
+    for (const LinearWeight& weight : weights) {
+      plain.push_back(dequantized(weight, dtype).to(scope.device()));
+    }
+    return make_aten_form(plain.size() == 1 ? plain[0] : at::cat(plain), bias);
+  }
+  std::vector<at::Tensor> files;
+  for (const LinearWeight& weight : weights) files.push_back(weight.file);
+  scope.release_pages(files);
+  return form;
+}
+
+/// `t` [..., C] with 3 dimensions.
 at::Tensor as_rows(const at::Tensor& t) {
   if (!t.defined() || t.dim() == 3) return t;
-  return t.dim() == 2 ? t.unsqueeze(0) : t.reshape({1, -1, t.size(-1)});
+  return t.dim() == 2 ? t.unsqueeze(0) : t.flatten(1, -2);
+}
+
+/// The largest magnitude of each row, or batch item, over all ranks.
+at::Tensor largest_of_rows(comm::Communicator& group, const LinearCall& call, RowScale scale) {
+  const auto magnitude = [](const at::Tensor& t) {
+    return at::linalg_vector_norm(t, std::numeric_limits<double>::infinity(), {-1}, false,
+                                  at::kFloat);
+  };
+  at::Tensor largest = magnitude(call.input);
+  if (call.second.defined()) largest = at::maximum(largest, magnitude(call.second));
+  if (largest.numel() == 0) return largest;
+  if (scale == RowScale::kPerItem) largest = largest.amax(1, true).expand(largest.sizes());
+  const std::vector<int64_t> sizes(static_cast<size_t>(group.size()), 1);
+  return comm::all_gather(group, largest.unsqueeze(0).contiguous(), sizes, 0).amax(0);
 }
 
 }  // namespace
@@ -74,51 +102,76 @@ void Linear::bind(const std::vector<WeightScope>& scopes, int64_t in, int64_t ou
     group_ = first.shard_group();
   }
   const bool rows = shard_ == Shard::kRows;
-  std::vector<LinearWeight> weights;
-  std::vector<at::Tensor> biases, files;
+  std::vector<ChosenWeight> chosen;
+  std::vector<at::Tensor> biases;
   bool missing = false;
   for (const WeightScope& scope : scopes) {
-    weights.push_back(take_linear_weight(scope, out, in, rule));
-    missing |= weights.back().values.is_meta();
-    files.push_back(weights.back().values);
-    out_features_ += weights.back().values.size(0);
+    chosen.push_back(choose_weight(scope, out, in, rule, dtype_));
+    const at::Tensor& values = chosen.back().weight.values;
+    missing |= values.is_meta();
+    out_features_ += values.size(0);
     if (bias == Bias::kNo) continue;
     biases.push_back(rule == nullptr || rows ? scope.take_as("bias", {out}, dtype_)
                                              : scope.take_share("bias", {out}, 0, *rule, dtype_));
     missing |= biases.back().is_meta();
   }
   if (missing) return;  // the loader's finish() throws
+  in_features_ = chosen[0].weight.inputs();
   at::Tensor all = biases.empty() ? at::Tensor() : at::cat(biases);
   if (rows) std::swap(all, bias_);
-
-  std::string note;
-  const std::optional<QuantType> type = chosen_type(first, weights[0], note);
-  const bool kernels = has_packed_form(first.device(), dtype_);
-  if (type && kernels) {
-    form_ = make_quantized_form(weights, all, *type, first.options().quantization.group_size);
-    first.release_pages(files);
-  } else if (computes_on_file_types(first, dtype_)) {
-    form_ = make_packed_form(weights, all, dtype_);
-    first.release_pages(files);
+  bool alike = true;
+  for (const ChosenWeight& one : chosen) alike &= hold_alike(one, chosen[0]);
+  std::vector<int64_t> outputs, bytes;
+  if (first.options().list_only) {
+    bytes.resize(chosen.size(), 0);
+  } else if (alike) {
+    form_ = make_form(first, chosen, all, dtype_, rows);
+    bytes.resize(chosen.size(), form_->bytes() / static_cast<int64_t>(chosen.size()));
   } else {
-    if (type) note = "not quantized: there are kernels for it on the CPU only";
-    std::vector<at::Tensor> plain;
-    for (const LinearWeight& weight : weights) {
-      plain.push_back(dequantized(weight, dtype_).to(first.device()));
+    std::vector<std::unique_ptr<LinearForm>> forms;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      forms.push_back(
+          make_form(first, {chosen[i]}, biases.empty() ? at::Tensor() : biases[i], dtype_, rows));
+      outputs.push_back(chosen[i].weight.values.size(0));
+      bytes.push_back(forms.back()->bytes());
     }
-    form_ = make_aten_form(plain.size() == 1 ? plain[0] : at::cat(plain), all);
+    form_ = make_joined_form(std::move(forms), std::move(outputs));
   }
-  first.record({.layer = layer_of(first),
-                .type = type && kernels ? type : std::nullopt,
-                .note = note,
-                .bytes = form_->bytes()});
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const LinearWeight& weight = chosen[i].weight;
+    scopes[i].record({.layer = layer_of(scopes[i]),
+                      .type = chosen[i].type,
+                      .note = chosen[i].note,
+                      .was_quantized = !at::isFloatingType(weight.file.scalar_type()) ||
+                                       weight.file.element_size() == 1,
+                      .stored_bytes = weight.stored_bytes,
+                      .bytes = bytes[i]});
+  }
+}
+
+void Linear::check_input(const LinearCall& call) const {
+  const at::Tensor& x = call.input;
+  if (x.dim() < 2) {
+    fail<InputError>("linear", "the input must have at least 2 dimensions: got ", x.sizes());
+  }
+  const int64_t width = x.size(-1) + (call.second.defined() ? call.second.size(-1) : 0);
+  if (width != in_features_) {
+    fail<InputError>("linear", "the layer takes ", in_features_, " features: got ", width, " in ",
+                     x.sizes());
+  }
+  const auto computes = [](at::ScalarType type) {
+    return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  };
+  if (!computes(x.scalar_type()) ||
+      (call.second.defined() && call.second.scalar_type() != x.scalar_type())) {
+    fail<InputError>("linear", "inputs must be fp32, bf16 or fp16, both parts of one type: got ",
+                     dtype_name(x.scalar_type()), " and ",
+                     call.second.defined() ? dtype_name(call.second.scalar_type()) : "nothing");
+  }
 }
 
 at::Tensor Linear::run(const LinearCall& original) const {
-  if (original.input.dim() < 2) {
-    fail<InputError>("linear", "the input must have at least 2 dimensions: got ",
-                     original.input.sizes());
-  }
+  check_input(original);
   std::vector<int64_t> shape = original.input.sizes().vec();
   LinearCall call = original;
   call.input = as_rows(call.input);
@@ -148,15 +201,22 @@ at::Tensor Linear::run(const LinearCall& original) const {
     finish_call(y, rest);
     call.out = rest.out;
   }
-  if (original.out.defined()) return original.out;
+  if (original.out.defined()) {
+    if (!call.out.is_alias_of(original.out))
+      original.out.copy_(call.out.view(original.out.sizes()));
+    return original.out;
+  }
   shape.back() = call.out.size(2);
   return call.out.view(shape);
 }
 
-void Linear::run_form(const LinearCall& call) const {
-  if (!profile_) return form_->run(call);
+void Linear::run_form(const LinearCall& call, const at::Tensor& largest) const {
+  const auto compute = [&] {
+    largest.defined() ? form_->run_share(call, largest) : form_->run(call);
+  };
+  if (!profile_) return compute();
   const Stopwatch watch;
-  form_->run(call);
+  compute();
   profile_->linear_seconds += watch.seconds();
   const int64_t inputs = call.input.size(2) + (call.second.defined() ? call.second.size(2) : 0);
   profile_->linear_operations += 2.0 *
@@ -172,7 +232,9 @@ at::Tensor Linear::gathered(const at::Tensor& y) const {
 at::Tensor Linear::summed(const LinearCall& call) const {
   LinearCall product{.input = call.input, .second = call.second};
   product.out = at::empty(call.out.sizes(), call.out.options());
-  run_form(product);
+  const RowScale scale = form_->row_scale();
+  run_form(product,
+           scale == RowScale::kNone ? at::Tensor() : largest_of_rows(*group_, product, scale));
   comm::all_reduce_sum(*group_, product.out);
   if (bias_.defined()) product.out.add_(bias_);
   finish_call(product.out, call);

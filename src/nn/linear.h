@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "nn/activation.h"
 #include "nn/weight_scope.h"
@@ -30,12 +31,23 @@ struct LinearCall {
   at::Tensor gate = {};
 };
 
+/// What the scale of a form's rounded activations covers, where it is more than a few features.
+enum class RowScale { kNone, kPerRow, kPerItem };
+
 /// How a Linear computes. One object per layer; calls are const and may run at the same time.
 class LinearForm {
  public:
   virtual ~LinearForm() = default;
   /// `call` is complete (out is defined), its tensors have 3 dimensions.
   virtual void run(const LinearCall& call) const = 0;
+  /// For inputs that are a rank's share of whole rows, where row_scale() is not kNone: `largest`
+  /// [B, N], fp32, is the largest magnitude in the whole row (kPerItem: in all rows of the batch
+  /// item), so that all ranks round with one scale.
+  virtual void run_share(const LinearCall& call, const at::Tensor& largest) const {
+    static_cast<void>(largest);
+    run(call);
+  }
+  virtual RowScale row_scale() const { return RowScale::kNone; }
   /// Of the weight as it is held, with scales.
   virtual int64_t bytes() const = 0;
 };
@@ -62,7 +74,8 @@ class Linear {
   int64_t out_features() const { return out_features_; }
 
  private:
-  void run_form(const LinearCall& call) const;
+  void run_form(const LinearCall& call, const at::Tensor& largest = {}) const;
+  void check_input(const LinearCall& call) const;
   void bind(const std::vector<WeightScope>& scopes, int64_t in_features, int64_t out_features,
             Bias bias);
   at::Tensor gathered(const at::Tensor& y) const;
@@ -71,6 +84,7 @@ class Linear {
   std::shared_ptr<const LinearForm> form_;
   at::Tensor bias_;  // with kRows: added after the sum
   at::ScalarType dtype_ = at::kFloat;
+  int64_t in_features_ = 0;  // of this rank, as out_features_
   int64_t out_features_ = 0;
   std::shared_ptr<StepProfile> profile_;
   std::optional<Shard> shard_;

@@ -22,18 +22,26 @@ std::unique_ptr<LinearForm> make_packed_form(const std::vector<LinearWeight>& we
                                              at::Tensor bias, at::ScalarType dtype);
 
 /// Quantized for the CPU's kernels as `type` says: weights that are stored so are taken as they
-/// are, others are quantized.
-std::unique_ptr<LinearForm> make_quantized_form(const std::vector<LinearWeight>& weights,
-                                                at::Tensor bias, QuantType type,
-                                                int64_t group_size);
+/// are, others are quantized. All of them are, or none, with scales that cover the same.
+/// `rows_are_shared`: the inputs are a rank's share of whole rows, so that W8A8 types need
+/// LinearForm::run_share().
+std::unique_ptr<LinearForm> make_quantized_form(std::vector<LinearWeight> weights, at::Tensor bias,
+                                                QuantType type, int64_t group_size,
+                                                bool rows_are_shared = false);
+
+/// Several forms of one input as one, their outputs one after the other: where layers that are
+/// fused differ in type. `outputs` of each.
+std::unique_ptr<LinearForm> make_joined_form(std::vector<std::unique_ptr<LinearForm>> forms,
+                                             std::vector<int64_t> outputs);
 
 /// Whether the CPU's kernels compute with activations of this type.
 bool has_packed_form(at::Device device, at::ScalarType dtype);
 
-/// Activations [..., in] as a float8 W8A8 `type` rounds them, in their own dtype: to e4m3 with a
-/// scale of amax / 448 per row, tensor, or 128 of a row's features; rows of zeros stay zeros. In 16
-/// bits the scaled values are rounded once more.
-at::Tensor rounded_to_float8(const at::Tensor& x, QuantType type);
+/// Activations [B, N, in] as a float8 W8A8 `type` rounds them, in their own dtype: to e4m3 with a
+/// scale of amax / 448 per row, batch item, or 128 of a row's features; rows of zeros stay zeros.
+/// In 16 bits the scaled values are rounded once more. `largest` [B, N]: in place of the amax of
+/// each row (or item), as LinearForm::run_share() has it.
+at::Tensor rounded_to_float8(const at::Tensor& x, QuantType type, const at::Tensor& largest = {});
 
 /// What a call does besides the product, for a `y` [B, N, out] that is the product: writes
 /// call.out.

@@ -13,25 +13,43 @@
 namespace cachedit::nn {
 
 struct LinearWeight {
-  /// [out, in] of a floating-point type, int8 or float8_e4m3fn; or uint8 [out, in / 2], two int4 in
-  /// a byte, the lower one first. A view of the file where it can be.
+  /// [out, in] of fp32, bf16, fp16, int8 or float8_e4m3fn, rows without gaps; or uint8 [out,
+  /// in / 2], two int4 in a byte, the lower one first. A view of the file where it can be.
   at::Tensor values;
   /// fp32, undefined for unscaled values: [1], [out], [out, groups] (int4), or [out / 128, in /
   /// 128], rounded up (e4m3).
   at::Tensor scales;
-  /// How the values were quantized; none: they are plain numbers, or float8 without a scale (then
-  /// kFloat8WeightOnly with a scale of one).
+  /// How the values were quantized; none: they are plain numbers. Float8 without a scale counts as
+  /// kFloat8WeightOnly with a scale of one.
   std::optional<QuantType> stored;
+  /// All of the tensor in the file, whose pages may go once the values were copied.
+  at::Tensor file;
+  /// The file's values and scales, of this rank's share.
+  int64_t stored_bytes = 0;
+  /// The file holds quantized values whose scales do not end where this rank's share does: `values`
+  /// are what they stand for.
+  bool unpacked = false;
 
   bool quantized() const { return stored.has_value(); }
+  /// Of this rank.
+  int64_t inputs() const { return values.size(1) * (values.scalar_type() == at::kByte ? 2 : 1); }
 };
 
-/// Takes "weight" [out, in] of `scope` and, where it is int8 or float8, its scales under any of the
-/// names in use ("weight_scale", "scale_weight", "weight_scale_inv"...). Floating-point values keep
-/// their stored type. This rank's share only, by `rule`. Faults are recorded in the scope, as its
-/// take() does.
+/// Takes "weight" [out, in] of `scope` and, where it is int8, int4 or float8, its scales under any
+/// of the names in use ("weight_scale", "scale_weight", "weight_scale_inv"...). Floating-point
+/// values keep their stored type. This rank's share only, by `rule`. A missing or wrong-shaped
+/// weight is recorded in the scope and comes back on the meta device, as from its take(). Throws
+/// WeightError for scales that do not fit, UnsupportedError for element types that have no kernels.
 LinearWeight take_linear_weight(const WeightScope& scope, int64_t out_features, int64_t in_features,
                                 const ShardRule* rule);
+
+/// The parts of dimension `dim` that `rule` gives to this rank of `group`, one after the other.
+at::Tensor share_of(const at::Tensor& whole, int64_t dim, const ShardRule& rule,
+                    const comm::Communicator& group);
+
+/// Whether every rank's share of a dimension of `size` ends between scales of `per_scale` entries.
+bool share_ends_between_scales(int64_t size, int64_t per_scale, const ShardRule& rule,
+                               int64_t ranks);
 
 /// The values as numbers of `dtype`: what the quantized weight stands for.
 at::Tensor dequantized(const LinearWeight& weight, at::ScalarType dtype);

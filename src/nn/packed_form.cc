@@ -1,12 +1,13 @@
 // Linear layers on the CPU's GEMM kernels.
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include "base/cpu.h"
 #include "base/fail.h"
 #include "kernels/gemm.h"
 #include "nn/linear_forms.h"
+#include "nn/weight_quantizer.h"
 
 namespace cachedit::nn {
 namespace {
@@ -55,43 +56,17 @@ at::Tensor with_rows(const at::Tensor& t) {
   return !t.defined() || t.stride(2) == 1 || t.size(2) == 1 ? t : t.contiguous();
 }
 
-kernels::WeightSource source_of(const LinearWeight& weight) {
-  using kernels::SourceType;
-  const auto type = [&] {
-    switch (weight.values.scalar_type()) {
-      case at::kBFloat16:
-        return SourceType::kBFloat16;
-      case at::kHalf:
-        return SourceType::kFloat16;
-      case at::kChar:
-        return SourceType::kInt8;
-      case at::kByte:
-        return SourceType::kInt4;
-      case at::kFloat8_e4m3fn:
-        return SourceType::kE4M3;
-      default:
-        return SourceType::kFloat32;
-    }
-  }();
-  const int64_t per_byte = type == SourceType::kInt4 ? 2 : 1;
-  return {.type = type,
-          .data = weight.values.const_data_ptr(),
-          .rows = weight.values.size(0),
-          .stride = per_byte * weight.values.stride(0),
-          .scales = weight.quantized() ? weight.scales.const_data_ptr<float>() : nullptr};
-}
-
-int64_t inputs_of(const LinearWeight& weight) {
-  return weight.values.size(1) * (weight.values.scalar_type() == at::kByte ? 2 : 1);
-}
-
 class PackedForm final : public LinearForm {
  public:
   PackedForm(const std::vector<LinearWeight>& weights, const at::Tensor& bias,
-             kernels::WeightSpec spec, kernels::ActivationScale activation_scale)
-      : spec_(spec), activation_scale_(activation_scale), packed_(0) {
+             kernels::WeightSpec spec, kernels::ActivationScale activation_scale,
+             bool takes_largest = false)
+      : spec_(spec),
+        activation_scale_(activation_scale),
+        takes_largest_(takes_largest),
+        packed_(0) {
     std::vector<kernels::WeightSource> sources;
-    spec_.inputs = inputs_of(weights[0]);
+    spec_.inputs = weights[0].inputs();
     spec_.outputs = 0;
     for (const LinearWeight& weight : weights) {
       sources.push_back(source_of(weight));
@@ -119,9 +94,13 @@ class PackedForm final : public LinearForm {
     call.second = with_rows(call.second);
     call.residual = with_rows(call.residual);
     const at::Tensor gate = call.gate.defined() ? call.gate.to(at::kFloat).contiguous() : call.gate;
-    const bool one_block = is_one_block(call.input) && is_one_block(call.second) &&
-                           is_one_block(call.out) && is_one_block(call.residual) &&
-                           (!gate.defined() || gate.size(0) == 1);
+    // Where one scale covers several rows, those are of one batch item: its result must not depend
+    // on the other ones.
+    const bool item_scale = spec_.form == kernels::WeightForm::kInt8 &&
+                            activation_scale_ == kernels::ActivationScale::kPerTensor;
+    const bool one_block = (!item_scale || call.input.size(0) == 1) && is_one_block(call.input) &&
+                           is_one_block(call.second) && is_one_block(call.out) &&
+                           is_one_block(call.residual) && (!gate.defined() || gate.size(0) == 1);
     kernels::GemmProblem problem = problem_of(call, *activation);
     const int64_t batch = call.input.size(0), rows = call.input.size(1);
     problem.rows = one_block ? batch * rows : rows;
@@ -131,6 +110,21 @@ class PackedForm final : public LinearForm {
       place(problem, call, gate, b);
       kernels::gemm(problem, scratch.data, cpu_threads(), cpu_isa());
     }
+  }
+
+  RowScale row_scale() const override {
+    if (!takes_largest_) return RowScale::kNone;
+    return activation_scale_ == kernels::ActivationScale::kPerRow ? RowScale::kPerRow
+                                                                  : RowScale::kPerItem;
+  }
+
+  /// The kernel's scales follow the largest number of a row, so that number joins the row, and a
+  /// weight of zero makes it vanish from the sums.
+  void run_share(const LinearCall& original, const at::Tensor& largest) const override {
+    LinearCall call = original;
+    const at::Tensor column = largest.unsqueeze(-1).to(call.input.scalar_type());
+    call.second = call.second.defined() ? at::cat({call.second, column}, -1) : column;
+    run(call);
   }
 
  private:
@@ -169,39 +163,10 @@ class PackedForm final : public LinearForm {
 
   kernels::WeightSpec spec_;
   kernels::ActivationScale activation_scale_;
+  bool takes_largest_;  ///< the last input is the largest magnitude, of weight 0
   Buffer packed_;
   at::Tensor bias_;  // fp32
 };
-
-struct Recipe {
-  kernels::WeightForm form;
-  kernels::WeightScale scale;
-  kernels::ActivationScale activation = kernels::ActivationScale::kPerRow;
-};
-
-Recipe recipe_of(QuantType type) {
-  using kernels::ActivationScale;
-  using kernels::WeightForm;
-  using kernels::WeightScale;
-  switch (type) {
-    case QuantType::kInt8PerRow:
-      return {WeightForm::kInt8, WeightScale::kPerChannel};
-    case QuantType::kInt8PerTensor:
-      return {WeightForm::kInt8, WeightScale::kPerTensor, ActivationScale::kPerTensor};
-    case QuantType::kInt8WeightOnly:
-      return {WeightForm::kInt8WeightOnly, WeightScale::kPerChannel};
-    case QuantType::kInt4WeightOnly:
-      return {WeightForm::kInt4WeightOnly, WeightScale::kPerGroup};
-    case QuantType::kFloat8PerRow:
-    case QuantType::kFloat8WeightOnly:
-      return {WeightForm::kE4M3WeightOnly, WeightScale::kPerChannel};
-    case QuantType::kFloat8PerTensor:
-      return {WeightForm::kE4M3WeightOnly, WeightScale::kPerTensor};
-    case QuantType::kFloat8PerBlock:
-      return {WeightForm::kE4M3WeightOnly, WeightScale::kPerBlock};
-  }
-  fail<InputError>("quantize", "no such type: got ", static_cast<int>(type));
-}
 
 /// What stored scales cover, whatever the type is called.
 kernels::WeightScale scale_of(const LinearWeight& weight, kernels::WeightScale wanted) {
@@ -218,13 +183,18 @@ class RoundedActivations final : public LinearForm {
   RoundedActivations(std::unique_ptr<LinearForm> inner, QuantType type)
       : inner_(std::move(inner)), type_(type) {}
 
-  void run(const LinearCall& original) const override {
+  void run(const LinearCall& call) const override { run_share(call, at::Tensor()); }
+  void run_share(const LinearCall& original, const at::Tensor& largest) const override {
     LinearCall call = original;
     // One scale may cover both parts of the input.
     at::Tensor x = call.second.defined() ? at::cat({call.input, call.second}, -1) : call.input;
     call.second = at::Tensor();
-    call.input = rounded_to_float8(x, type_);
+    call.input = rounded_to_float8(x, type_, largest);
     inner_->run(call);
+  }
+  RowScale row_scale() const override {
+    if (type_ == QuantType::kFloat8PerBlock) return RowScale::kNone;
+    return type_ == QuantType::kFloat8PerRow ? RowScale::kPerRow : RowScale::kPerItem;
   }
   int64_t bytes() const override { return inner_->bytes(); }
 
@@ -248,13 +218,26 @@ std::unique_ptr<LinearForm> make_packed_form(const std::vector<LinearWeight>& we
                                       kernels::ActivationScale::kPerRow);
 }
 
-std::unique_ptr<LinearForm> make_quantized_form(const std::vector<LinearWeight>& weights,
-                                                at::Tensor bias, QuantType type,
-                                                int64_t group_size) {
-  const Recipe recipe = recipe_of(type);
+std::unique_ptr<LinearForm> make_quantized_form(std::vector<LinearWeight> weights, at::Tensor bias,
+                                                QuantType type, int64_t group_size,
+                                                bool rows_are_shared) {
+  const QuantRecipe recipe = recipe_of(type);
   kernels::WeightSpec spec{.form = recipe.form, .scale = recipe.scale, .group = group_size};
-  if (weights[0].quantized()) spec.scale = scale_of(weights[0], recipe.scale);
-  auto packed = std::make_unique<PackedForm>(weights, bias, spec, recipe.activation);
+  if (weights[0].quantized()) {
+    spec.scale = scale_of(weights[0], recipe.scale);
+    if (spec.scale == kernels::WeightScale::kPerGroup) {
+      spec.group = weights[0].inputs() / weights[0].scales.size(1);
+    }
+  }
+  const bool int8 = recipe.form == kernels::WeightForm::kInt8;
+  if (rows_are_shared && int8) {
+    for (LinearWeight& weight : weights) {
+      if (!weight.quantized()) weight = quantized(weight, type, group_size);
+      weight.values = at::constant_pad_nd(weight.values, {0, 1});
+    }
+  }
+  auto packed =
+      std::make_unique<PackedForm>(weights, bias, spec, recipe.activation, rows_are_shared && int8);
   const bool rounds = type == QuantType::kFloat8PerRow || type == QuantType::kFloat8PerTensor ||
                       type == QuantType::kFloat8PerBlock;
   if (!rounds) return packed;

@@ -19,18 +19,6 @@ constexpr TypeName kNames[] = {{QuantType::kInt8PerRow, "int8_per_row"},
                                {QuantType::kFloat8PerBlock, "float8_per_block"},
                                {QuantType::kFloat8WeightOnly, "float8_weight_only"}};
 
-/// Whether `pattern`, in which "*" stands for any characters, is all of `text`.
-bool fits(std::string_view pattern, std::string_view text) {
-  const size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == text;
-  if (!text.starts_with(pattern.substr(0, star))) return false;
-  const std::string_view rest = pattern.substr(star + 1);
-  for (size_t skip = star; skip <= text.size(); ++skip) {
-    if (fits(rest, text.substr(skip))) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 const char* name_of(QuantType type) {
@@ -52,17 +40,50 @@ QuantType parse_quant_type(const std::string& name, const std::string& where) {
     if (name == known.name) return known.type;
   }
   if (name.starts_with("svdq") || name.starts_with("nvfp4")) {
-    fail<UnsupportedError>(where, "SVDQuant and NVFP4 are not part of this version: got '", name,
+    fail<UnsupportedError>(where, "SVDQuant and NVFP4 come with a later version: got '", name,
                            "'; use ", quant_type_names());
   }
   fail<ConfigError>(where, "unknown quantize type: got '", name, "'; use ", quant_type_names());
 }
 
-std::optional<QuantType> QuantizationPlan::type_of(std::string_view layer) const {
-  for (const QuantizationRule& rule : rules) {
-    if (fits(rule.layers, layer)) return rule.type;
+StoredKind stored_kind(QuantType type) {
+  switch (type) {
+    case QuantType::kInt8PerRow:
+    case QuantType::kInt8PerTensor:
+    case QuantType::kInt8WeightOnly:
+      return StoredKind::kInt8;
+    case QuantType::kInt4WeightOnly:
+      return StoredKind::kInt4;
+    case QuantType::kFloat8PerRow:
+    case QuantType::kFloat8PerTensor:
+    case QuantType::kFloat8PerBlock:
+    case QuantType::kFloat8WeightOnly:
+      break;
   }
-  return type;
+  return StoredKind::kFloat8;
+}
+
+bool is_per_tensor(QuantType type) {
+  return type == QuantType::kInt8PerTensor || type == QuantType::kFloat8PerTensor;
+}
+
+bool fits_pattern(std::string_view pattern, std::string_view text) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == text;
+  if (!text.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  if (rest.empty()) return true;
+  for (size_t skip = star; skip <= text.size(); ++skip) {
+    if (fits_pattern(rest, text.substr(skip))) return true;
+  }
+  return false;
+}
+
+QuantizationRule QuantizationPlan::rule_for(std::string_view layer) const {
+  for (const QuantizationRule& rule : rules) {
+    if (fits_pattern(rule.layers, layer)) return rule;
+  }
+  return {.layers = std::string(layer), .type = type};
 }
 
 }  // namespace cachedit::nn

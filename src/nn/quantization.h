@@ -12,7 +12,7 @@ namespace cachedit::nn {
 /// W8A8 types also round the activations, at each call. Scales are fp32.
 enum class QuantType {
   kInt8PerRow,        ///< W8A8: a scale per output channel, one per row of the activations
-  kInt8PerTensor,     ///< W8A8: one scale each
+  kInt8PerTensor,     ///< W8A8: one scale per weight, one per batch item of the activations
   kInt8WeightOnly,    ///< a scale per output channel
   kInt4WeightOnly,    ///< a scale per group of inputs and output channel
   kFloat8PerRow,      ///< e4m3, W8A8, scales as kInt8PerRow
@@ -28,10 +28,20 @@ QuantType parse_quant_type(const std::string& name, const std::string& where);
 /// All names, comma separated.
 std::string quant_type_names();
 
-/// For the layers whose name fits: "*" stands for any characters.
+/// What a weight of some type is stored as.
+enum class StoredKind { kInt8, kInt4, kFloat8 };
+StoredKind stored_kind(QuantType type);
+/// Whether the type has one scale for a whole weight.
+bool is_per_tensor(QuantType type);
+
+/// Whether `text` is `pattern`, in which "*" stands for any characters.
+bool fits_pattern(std::string_view pattern, std::string_view text);
+
+/// For the layers whose name fits the pattern.
 struct QuantizationRule {
   std::string layers;
-  std::optional<QuantType> type;  ///< none: as stored
+  std::optional<QuantType> type = std::nullopt;  ///< none: as stored
+  std::string reason = {};                       ///< why it has no type, for the summary
 };
 
 struct QuantizationPlan {
@@ -41,16 +51,21 @@ struct QuantizationPlan {
   std::vector<QuantizationRule> rules;
   /// Inputs that share a scale in kInt4WeightOnly: 32, 64 or 128.
   int64_t group_size = 64;
+  /// Where a rank's share of a weight does not end between two scales, the share gets a type whose
+  /// scales do not have to (see linear_choice.h); otherwise it stays as stored.
+  bool per_tensor_fallback = true;
 
-  std::optional<QuantType> type_of(std::string_view layer) const;
+  QuantizationRule rule_for(std::string_view layer) const;
 };
 
 /// What became of a linear layer at load.
 struct QuantizedLayer {
   std::string layer;
-  std::optional<QuantType> type;  ///< none: it stayed as stored
-  std::string note;               ///< why it is not of the type that was asked for, or empty
-  int64_t bytes = 0;              ///< of its weight, with scales
+  std::optional<QuantType> type = std::nullopt;  ///< none: it stayed as stored
+  std::string note = {};       ///< why it is not of the type that was asked for, or empty
+  bool was_quantized = false;  ///< in the file
+  int64_t stored_bytes = 0;    ///< of its weight in the file, or this rank's share, with scales
+  int64_t bytes = 0;           ///< of its weight as it is held, with scales
 };
 
 }  // namespace cachedit::nn

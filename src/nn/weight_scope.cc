@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "base/dtype_name.h"
 #include "base/fail.h"
 
 namespace cachedit::nn {
@@ -77,6 +78,13 @@ at::Tensor WeightScope::take_as(std::string_view name, at::IntArrayRef shape,
                                          at::IntArrayRef(entry.shape)));
     return placeholder;
   }
+  if (at::isFloatingType(dtype) && !at::isFloatingType(entry.dtype)) {
+    // Values of a quantized checkpoint, which mean nothing without their scales.
+    state_->misshapen.push_back(c10::str(full,
+                                         ": the model needs floating-point numbers, the file ",
+                                         "has ", dtype_name(entry.dtype)));
+    return placeholder;
+  }
   return state_->keep(state_->store->tensor(full), dtype);
 }
 
@@ -96,11 +104,7 @@ at::Tensor WeightScope::take_stored(std::string_view name, at::IntArrayRef shape
     if (parts.empty()) parts.push_back(shape[static_cast<size_t>(dim)]);
     share[static_cast<size_t>(dim)] /= ranks;
   }
-  for (const int64_t part : parts) {
-    if (part % ranks == 0) continue;
-    fail<UnsupportedError>(prefix_ + std::string(name), "tensor parallelism needs ", part,
-                           " to divide by the number of ranks: got ", ranks);
-  }
+  if (shared) check_share(name, shape[static_cast<size_t>(dim)], *rule);
   const std::string full = prefix_ + std::string(name);
   const bool fits =
       state_->store->contains(full) && at::IntArrayRef(state_->store->entry(full).shape) == shape;
@@ -119,6 +123,17 @@ at::Tensor WeightScope::take_stored(std::string_view name, at::IntArrayRef shape
     begin += part;
   }
   return pieces.size() == 1 ? pieces[0].contiguous() : at::cat(pieces, dim);
+}
+
+void WeightScope::check_share(std::string_view name, int64_t size, const ShardRule& rule) const {
+  const int64_t ranks = shard_group()->size();
+  std::vector<int64_t> parts = rule.parts;
+  if (parts.empty()) parts.push_back(size);
+  for (const int64_t part : parts) {
+    if (part % ranks == 0) continue;
+    fail<UnsupportedError>(prefix_ + std::string(name), "tensor parallelism needs ", part,
+                           " to divide by the number of ranks: got ", ranks);
+  }
 }
 
 std::optional<at::ScalarType> WeightScope::stored_dtype(std::string_view name) const {
@@ -144,6 +159,7 @@ const WeightOptions& WeightScope::options() const { return state_->options; }
 void WeightScope::record(const QuantizedLayer& layer) const {
   state_->bytes += layer.bytes;
   state_->linear_layers.push_back(layer);
+  if (options().on_linear_layer) options().on_linear_layer(layer);
 }
 
 const ShardRule* WeightScope::shard_rule() const {
@@ -188,13 +204,14 @@ void WeightLoader::finish(const std::vector<std::string>& ignored_prefixes) cons
     if (state_->used.count(name) != 0) continue;
     bool ignored = false;
     for (const std::string& prefix : ignored_prefixes) ignored |= name.starts_with(prefix);
+    ignored |= name == "scaled_fp8";  // marks ComfyUI's float8 files, and has no values
     if (!ignored)
       extra.push_back(c10::str(name, " ", at::IntArrayRef(state_->store->entry(name).shape)));
   }
   if (state_->missing.empty() && state_->misshapen.empty() && extra.empty()) return;
   std::string text;
   append_group(text, "missing", state_->missing);
-  append_group(text, "of another shape", state_->misshapen);
+  append_group(text, "of another shape or kind", state_->misshapen);
   append_group(text, "not part of the model that config.json describes", extra);
   fail<WeightError>(state_->store->folder().string(),
                     "the weights do not fit config.json; restore the checkpoint, or correct its "

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,11 @@ struct WeightOptions {
   /// Given: linear layers add up their times in it.
   std::shared_ptr<StepProfile> profile = nullptr;
   QuantizationPlan quantization = {};
+  /// Linear layers are checked and recorded with what they would become, and hold nothing: for
+  /// programs that only want to know. Nothing may be computed then.
+  bool list_only = false;
+  /// Told of every linear layer, in the order of loading.
+  std::function<void(const QuantizedLayer&)> on_linear_layer = {};
 };
 
 /// A prefix of tensor names. Cheap to copy; valid as long as its WeightLoader.
@@ -55,6 +61,9 @@ class WeightScope {
   /// it. Not counted in WeightLoader::bytes().
   at::Tensor take_stored(std::string_view name, at::IntArrayRef shape, int64_t dim,
                          const ShardRule* rule) const;
+  /// Throws UnsupportedError naming both unless the ranks divide a dimension of `size`, or the
+  /// parts that the rule says it has.
+  void check_share(std::string_view name, int64_t size, const ShardRule& rule) const;
   /// Of a tensor in the file; none: it is not there.
   std::optional<at::ScalarType> stored_dtype(std::string_view name) const;
   std::vector<int64_t> stored_shape(std::string_view name) const;

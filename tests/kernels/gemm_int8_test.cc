@@ -101,6 +101,36 @@ TEST_P(GemmInt8, NoScaleRoundsBeyond127) {
   expect_exact(c);
 }
 
+/// Parts of K, each quantized by the magnitude of the whole row, add up to the whole product.
+TEST_P(GemmInt8, PartsOfARowCanShareItsScale) {
+  constexpr int64_t kRows = 5, kHalf = 64, kOutputs = 33;
+  std::mt19937 random(11);
+  std::uniform_int_distribution<int> numbers(-126, 126);
+  LinearCase whole = int8_case(kRows, 2 * kHalf, kOutputs);
+  // Every part of a weight's row reaches 127, so that its scale is one everywhere.
+  whole.weights[0].fill([&](int64_t, int64_t k) { return k % kHalf == 0 ? 127 : numbers(random); });
+  whole.input[0].fill([&](int64_t m, int64_t k) {
+    return std::ldexp(k == 0 ? 127 : numbers(random) / 8, static_cast<int>(m));
+  });
+  const TypedMatrix want = run_gemm(whole, GetParam());
+  std::vector<TypedMatrix> parts;
+  for (int64_t part = 0; part < 2; ++part) {
+    LinearCase c = int8_case(kRows, kHalf, kOutputs);
+    c.weights[0].fill(
+        [&](int64_t n, int64_t k) { return whole.weights[0].at(n, part * kHalf + k); });
+    c.input[0].fill([&](int64_t m, int64_t k) { return whole.input[0].at(m, part * kHalf + k); });
+    for (int64_t m = 0; m < kRows; ++m) {
+      c.magnitude.push_back(std::ldexp(127.0f, static_cast<int>(m)));
+    }
+    parts.push_back(run_gemm(c, GetParam()));
+  }
+  for (int64_t m = 0; m < kRows; ++m) {
+    for (int64_t n = 0; n < kOutputs; ++n) {
+      EXPECT_EQ(parts[0].at(m, n) + parts[1].at(m, n), want.at(m, n)) << m << " " << n;
+    }
+  }
+}
+
 TEST_P(GemmInt8, ZerosGiveZeros) {
   for (const ActivationScale scale : {ActivationScale::kPerRow, ActivationScale::kPerTensor}) {
     std::mt19937 random(3);

@@ -162,18 +162,20 @@ TypedMatrix run_gemm(const LinearCase& c, const PackedWeight& weight, CpuIsa isa
   if (c.combine == kernels::Combine::kAccumulate) {
     out.fill([&](int64_t r, int64_t n) { return c.before.at(r, n); });
   }
-  kernels::GemmProblem problem{.rows = c.rows(),
-                               .input_type = c.input[0].type(),
-                               .weight = c.spec,
-                               .packed = weight.data(),
-                               .activation_scale = c.activation_scale,
-                               .bias = c.bias.empty() ? nullptr : c.bias.data(),
-                               .activation = c.activation,
-                               .combine = c.combine,
-                               .gate = c.gate.empty() ? nullptr : c.gate.data(),
-                               .out_type = c.out_type,
-                               .out = out.data(),
-                               .out_stride = out.stride()};
+  kernels::GemmProblem problem{
+      .rows = c.rows(),
+      .input_type = c.input[0].type(),
+      .weight = c.spec,
+      .packed = weight.data(),
+      .activation_scale = c.activation_scale,
+      .input_magnitude = c.magnitude.empty() ? nullptr : c.magnitude.data(),
+      .bias = c.bias.empty() ? nullptr : c.bias.data(),
+      .activation = c.activation,
+      .combine = c.combine,
+      .gate = c.gate.empty() ? nullptr : c.gate.data(),
+      .out_type = c.out_type,
+      .out = out.data(),
+      .out_stride = out.stride()};
   for (size_t s = 0; s < c.input.size(); ++s) {
     problem.input[s] = {
         .data = c.input[s].data(), .columns = c.input[s].columns(), .stride = c.input[s].stride()};

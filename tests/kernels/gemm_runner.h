@@ -65,7 +65,8 @@ struct LinearCase {
   std::vector<TypedMatrix> weights;
   std::vector<TypedMatrix> input;  ///< one or two segments
   kernels::ActivationScale activation_scale = kernels::ActivationScale::kPerRow;
-  std::vector<float> bias;  ///< empty for none, as is gate
+  std::vector<float> magnitude = {};  ///< of the rows; empty: their own
+  std::vector<float> bias;            ///< empty for none, as is gate
   kernels::Activation activation = kernels::Activation::kNone;
   kernels::Combine combine = kernels::Combine::kStore;
   TypedMatrix before;  ///< the residual, or what out holds for kAccumulate

@@ -42,8 +42,9 @@ CACHEDIT_INLINE const void* segment_row(const GemmProblem& p, int segment, int64
   return offset(p.input[segment].data, p.input_type, row * p.input[segment].stride);
 }
 
-/// Largest magnitude of a row; NaN if an element is NaN or infinite.
+/// Largest magnitude of a row, or the one that stands for it; NaN if an element is NaN or infinite.
 inline float row_magnitude(const GemmProblem& p, int64_t row) {
+  if (p.input_magnitude != nullptr) return p.input_magnitude[row];
   F32 largest{};
   F32 poison{};
   for (int s = 0; s < 2; ++s) {
