@@ -1,10 +1,10 @@
 """Seconds of a transformer step at FLUX.1's width against diffusers in bf16 and, where given, stable-diffusion.cpp;
 the GEMM kernels alone; the share of other operators; and what a cached step costs.
 
-    bench/step.py --sd-binary PATH --sd-model q8_0=FILE --sd-model q4_0=FILE
+    bench/step.py --sd-binary PATH --sd-model bf16=FILE --sd-model q8_0=FILE --sd-options "--vae FILE --t5xxl FILE"
 
-Every ratio is of medians of runs that took turns in one call. stable-diffusion.cpp needs model files of the same
-checkpoint, which its own converter makes.
+Every ratio is of medians of runs that took turns in one call. stable-diffusion.cpp needs a FLUX of the same widths
+and depth (2 + 4 blocks), in the types to measure, and whatever text encoder and VAE it insists on.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -43,7 +44,8 @@ def arguments():
     parser.add_argument("--size", type=int, action="append", choices=sorted(BARS), help="default: all")
     parser.add_argument("--sd-binary", type=pathlib.Path, help="stable-diffusion.cpp's program")
     parser.add_argument("--sd-model", action="append", default=[], metavar="TYPE=FILE",
-                        help="its model file in that type; may be given several times")
+                        help="its diffusion model in that type; may be given several times")
+    parser.add_argument("--sd-options", default="", help="its further options, for text encoder and VAE")
     options = parser.parse_args()
     if os.getloadavg()[0] > 0.5:
         print("note: other processes are running; figures will not be reliable", file=sys.stderr)
@@ -70,16 +72,20 @@ def diffusers_step(options, size):
 
 
 def sd_step(options, model, size):
-    """stable-diffusion.cpp tells how long all steps took together."""
-    steps = 4
+    """Median of what stable-diffusion.cpp says of its steps, without the first, which loads the weights. Its prompt
+    is long enough for 512 text tokens."""
+    steps = 3
     with tempfile.TemporaryDirectory() as folder:
-        command = [options.sd_binary, "-m", model, "-p", PROMPT, "--steps", steps, "-s", 1, "-H", size, "-W", size,
-                   "-t", options.threads, "--cfg-scale", 1, "-o", pathlib.Path(folder, "x.png"), "-v"]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    found = re.search(r"sampling completed, taking ([0-9.]+)s", done.stdout + done.stderr)
-    if not found:
-        sys.exit(f"{' '.join(map(str, command))} said nothing of its sampling time:\n{done.stderr[-2000:]}")
-    return float(found.group(1)) / steps
+        command = [options.sd_binary, "--diffusion-model", model, *shlex.split(options.sd_options), "-p",
+                   "red apple " * 30, "--steps", steps, "--seed", 1, "-H", size, "-W", size, "-t", options.threads,
+                   "--cfg-scale", 1, "--sampling-method", "euler", "-o", pathlib.Path(folder, "x.png"), "-v"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace", check=False)
+    told = done.stdout + done.stderr
+    found = {int(n): float(value) if unit == "s/it" else 1 / float(value)
+             for n, value, unit in re.findall(r"(\d+)/%d - ([0-9.]+)(s/it|it/s)" % steps, told)}
+    if len(found) < steps:
+        sys.exit(f"{' '.join(map(str, command))} said nothing of its steps:\n{told[-2000:]}")
+    return statistics.median(found[n] for n in range(2, steps + 1))
 
 
 def compare_steps(options, size):

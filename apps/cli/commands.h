@@ -18,5 +18,6 @@ void add_bench_step(CLI::App& bench);
 void add_bench_gemm(CLI::App& bench);
 void add_tune(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_quantize(CLI::App& app);
 
 }  // namespace cachedit::cli

@@ -67,6 +67,13 @@ void require_same_arguments(const CLI::App& command, const World& world) {
   world.require_equal("arguments", text);
 }
 
+/// A file of quantization and a layout only, which the load has seen to, would otherwise ask for
+/// caching with its defaults.
+bool chooses_something(const EnableCacheOptions& o) {
+  return !std::holds_alternative<std::monostate>(o.cache_config) || !o.attention_backend.empty() ||
+         !o.parallelism_config.attention_backend.empty();
+}
+
 /// One call of the command: everything that outlives a single picture.
 class GenerateRun {
  public:
@@ -85,8 +92,12 @@ class GenerateRun {
     const ParallelismConfig file =
         report_.cache_options ? report_.cache_options->parallelism_config : ParallelismConfig();
     parallelism_ = options.parallel.make(file, world_.size());
+    report_.quantize_config = options.quantize.make(
+        report_.cache_options ? report_.cache_options->quantize_config : std::nullopt, "generate");
     if (report_.cache_options) {
-      // The layout is chosen when the model loads; only the backend is left to enable_cache().
+      report_.cache_options->quantize_config.reset();
+      // Layout and quantization are chosen when the model loads; only the backend is left to
+      // enable_cache().
       report_.cache_options->parallelism_config = {.attention_backend = file.attention_backend};
     }
     if (!speaks_) set_log_level(LogLevel::kError);
@@ -103,7 +114,9 @@ class GenerateRun {
     pipeline_ = load_pipeline(model_, {.dtype = options_.dtype,
                                        .device = options_.device,
                                        .world = world_,
-                                       .parallelism_config = parallelism_});
+                                       .parallelism_config = parallelism_,
+                                       .quantize_config = report_.quantize_config});
+    report_.quantization = pipeline_->quantization();
     if (!options_.attention_backend.empty()) {
       set_attn_backend(*pipeline_, options_.attention_backend);
     }
@@ -154,6 +167,7 @@ class GenerateRun {
 
   /// Values out of range are the caller's fault, unless a file holds them.
   void enable_caching() {
+    if (!chooses_something(*report_.cache_options)) return;
     try {
       enable_cache(*pipeline_, *report_.cache_options);
     } catch (const ConfigError& error) {

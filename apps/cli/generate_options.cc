@@ -109,6 +109,7 @@ void add_generate_options(CLI::App& command, GenerateOptions& o) {
       ->check(not_empty());
   o.cache.add_to(command);
   o.parallel.add_to(command);
+  o.quantize.add_to(command);
   add_op_library_option(command, o.op_libraries);
   command
       .add_option("--threads", o.threads,

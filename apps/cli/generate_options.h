@@ -9,6 +9,7 @@
 
 #include "cache_options.h"
 #include "parallel_options.h"
+#include "quantize_options.h"
 
 namespace cachedit::cli {
 
@@ -39,6 +40,7 @@ struct GenerateOptions {
   std::string attention_backend;  ///< empty: CACHE_DIT_ATTN_BACKEND, else native
   CacheOptions cache;
   ParallelOptions parallel;
+  QuantizeOptions quantize;
   std::vector<std::string> op_libraries;
   std::optional<int64_t> threads;
   std::string save_path;

@@ -81,5 +81,6 @@ int main(int argc, char** argv) {
   cachedit::cli::add_bench(app);
   cachedit::cli::add_tune(app);
   cachedit::cli::add_plan(app);
+  cachedit::cli::add_quantize(app);
   return parse_and_run(app, ranks, argc, argv);
 }

@@ -51,6 +51,26 @@ nlohmann::ordered_json or_null(const std::string& text) {
   return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
 }
 
+nlohmann::ordered_json quantization_json(const std::vector<ComponentQuantization>& components) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const ComponentQuantization& c : components) {
+    nlohmann::ordered_json types = nlohmann::ordered_json::object();
+    nlohmann::ordered_json notes = nlohmann::ordered_json::object();
+    for (const LayerQuantization& layer : c.layers) {
+      if (!layer.type.empty()) types[layer.type] = types.value(layer.type, int64_t{0}) + 1;
+      if (!layer.note.empty()) notes[layer.layer] = layer.note;
+    }
+    all.push_back({{"component", c.component},
+                   {"linear_layers", c.layers.size()},
+                   {"quantized_layers", c.quantized_layers()},
+                   {"types", types},
+                   {"notes", notes},
+                   {"stored_bytes", c.stored_bytes},
+                   {"bytes", c.bytes}});
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string parameters_text(const ImageSettings& s, const GenerateResult& result,
@@ -92,23 +112,26 @@ nlohmann::ordered_json settings_json(const ImageSettings& s, const GenerateResul
 
 nlohmann::ordered_json report_json(const GenerateOptions& options, const std::string& model,
                                    const Pipeline& pipeline, const RunReport& report) {
-  nlohmann::ordered_json settings = {{"model_path", model},
-                                     {"pipeline", pipeline.class_name()},
-                                     {"dtype", pipeline.dtype()},
-                                     {"device", pipeline.device()},
-                                     {"attention_backend", attn_backend(pipeline)},
-                                     {"cache", cache_settings_json(report.cache_options)},
-                                     {"op_libraries", options.op_libraries},
-                                     {"threads", at::get_num_threads()},
-                                     {"prompt_file", or_null(options.prompt_file)},
-                                     {"save_path", or_null(options.save_path)},
-                                     {"format", report.format},
-                                     {"contact_sheet", or_null(options.contact_sheet)},
-                                     {"output_type", options.output_type},
-                                     {"vae_tiling", options.vae_tiling},
-                                     {"vae_slicing", options.vae_slicing},
-                                     {"quiet", options.quiet},
-                                     {"prompts", report.settings}};
+  nlohmann::ordered_json settings = {
+      {"model_path", model},
+      {"pipeline", pipeline.class_name()},
+      {"dtype", pipeline.dtype()},
+      {"device", pipeline.device()},
+      {"attention_backend", attn_backend(pipeline)},
+      {"cache", cache_settings_json(report.cache_options)},
+      {"quantize_type", report.quantize_config ? or_null(report.quantize_config->quant_type)
+                                               : nlohmann::ordered_json(nullptr)},
+      {"op_libraries", options.op_libraries},
+      {"threads", at::get_num_threads()},
+      {"prompt_file", or_null(options.prompt_file)},
+      {"save_path", or_null(options.save_path)},
+      {"format", report.format},
+      {"contact_sheet", or_null(options.contact_sheet)},
+      {"output_type", options.output_type},
+      {"vae_tiling", options.vae_tiling},
+      {"vae_slicing", options.vae_slicing},
+      {"quiet", options.quiet},
+      {"prompts", report.settings}};
   nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
   for (const OutputRecord& o : report.outputs) {
     outputs.push_back({{"path", o.path},
@@ -145,6 +168,7 @@ nlohmann::ordered_json report_json(const GenerateOptions& options, const std::st
           {"cache", report.cache},
           {"cache_comparison", pairs},
           {"parallel", parallel},
+          {"quantization", quantization_json(report.quantization)},
           {"peak_memory_bytes", peak_memory_bytes()},
           {"outputs", outputs}};
 }
@@ -160,6 +184,8 @@ void print_summary(const RunReport& r) {
                r.outputs.size(), r.total_seconds, r.load_seconds, r.seconds.text, r.seconds.denoise,
                r.step_seconds.size(), r.seconds.decode, attention_that_ran(r).c_str(),
                static_cast<double>(peak_memory_bytes()) / (1 << 20));
+  const std::string quantized = quantization_summary(r.quantization);
+  if (!quantized.empty()) std::fprintf(stderr, "%s\n", quantized.c_str());
   if (r.parallel.ranks == 1) return;
   std::fprintf(stderr, "%ld ranks, %s: rank 0 sent %.1f MiB and exchanged for %.2f s\n",
                static_cast<long>(r.parallel.ranks), r.parallel.layout.c_str(),

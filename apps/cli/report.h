@@ -32,6 +32,8 @@ struct RunReport {
   std::optional<EnableCacheOptions> cache_options;
   nlohmann::ordered_json cache = nlohmann::ordered_json::array();     ///< one object per context
   std::vector<CachePair> pairs;                                       ///< of --compare-cache
+  std::optional<QuantizeConfig> quantize_config;                      ///< none: as stored
+  std::vector<ComponentQuantization> quantization;                    ///< of rank 0
   ParallelStats parallel;                                             ///< of rank 0
   nlohmann::ordered_json settings = nlohmann::ordered_json::array();  ///< one object per prompt
 };

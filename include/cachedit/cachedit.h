@@ -12,4 +12,5 @@
 #include "cachedit/log.h"
 #include "cachedit/pipeline.h"
 #include "cachedit/plan.h"
+#include "cachedit/quantize.h"
 #include "cachedit/tune.h"

@@ -19,11 +19,12 @@
 #include "cachedit/export.h"
 #include "cachedit/parallel.h"
 #include "cachedit/pipeline.h"
+#include "cachedit/quantize.h"
 
 namespace cachedit {
 
 struct EnableCacheOptions {
-  /// Not given beside an attention backend only: caching stays as it is. Else not given:
+  /// Not given beside an attention backend, a layout or quantization only: caching stays as it is. Else not given:
   /// DBCacheConfig's defaults.
   std::variant<std::monostate, DBCacheConfig, DBPruneConfig> cache_config;
   std::optional<CalibratorConfig> calibrator_config;
@@ -35,6 +36,9 @@ struct EnableCacheOptions {
   /// A policy's name in place of steps_computation_mask: steps_mask() of the steps of each request.
   std::string steps_mask_policy;
   ParallelismConfig parallelism_config;
+  /// Loads the components that it names, or named before, again. While that goes on, a component's
+  /// old weights and its new ones are in memory: LoadOptions spares that.
+  std::optional<QuantizeConfig> quantize_config;
   /// A backend's name, or "auto"; empty: not given.
   std::string attention_backend;
 };
@@ -51,8 +55,8 @@ CACHEDIT_API void disable_cache(Pipeline& pipeline);
 /// Whether generate() caches, and with what ("DBCache_F8B0_W8I1M0MC0_R0.08_T0O0"; empty: not).
 CACHEDIT_API std::string cache_summary_name(const Pipeline& pipeline);
 
-/// Reads cache_config (with cache-dit's flat calibrator keys), parallelism_config and
-/// attention_backend from a YAML file as cache-dit's load_configs() does. Throws IoError, or
+/// Reads cache_config (with cache-dit's flat calibrator keys), parallelism_config, quantize_config
+/// and attention_backend from a YAML file as cache-dit's load_configs() does. Throws IoError, or
 /// ConfigError naming an unknown key or a value of the wrong kind.
 CACHEDIT_API EnableCacheOptions load_configs(const std::filesystem::path& yaml);
 

@@ -15,6 +15,7 @@
 #include "cachedit/export.h"
 #include "cachedit/image.h"
 #include "cachedit/parallel.h"
+#include "cachedit/quantize.h"
 #include "cachedit/step_profile.h"
 
 namespace cachedit {
@@ -30,6 +31,9 @@ struct LoadOptions {
   /// well, by enable_cache(); chosen here, each rank reads its share of the weights only.
   World world;
   ParallelismConfig parallelism_config;
+  /// Layers are quantized one by one as they load, so that the whole weights are never in memory.
+  /// Not given: as the checkpoint has them.
+  std::optional<QuantizeConfig> quantize_config;
   /// Given: the transformer's layers add up their times in it.
   std::shared_ptr<StepProfile> profile;
 };
@@ -175,12 +179,15 @@ class CACHEDIT_API Pipeline {
   /// The ranks that it was loaded with, and the layout chosen last.
   virtual const World& world() const = 0;
   virtual const ParallelismConfig& parallelism() const = 0;
+  /// What quantization did to each component, this rank's share of it.
+  virtual std::vector<ComponentQuantization> quantization() const = 0;
   /// Bytes of the transformer's weights that this rank holds.
   virtual int64_t transformer_bytes() const = 0;
 };
 
 /// Loads a folder in diffusers' layout, or a hub name ("org/name") that the local Hugging Face
-/// cache holds. Weights are memory-mapped and, on a CPU and in their stored dtype, not copied.
+/// cache holds. Weights are memory-mapped; the transformer's linear layers are packed for the
+/// kernels layer by layer, the rest is not copied where it is on a CPU and in its stored dtype.
 /// Throws IoError, ConfigError, WeightError or UnsupportedError, naming the file and the item;
 /// ConfigError also for an unknown name in CACHE_DIT_ATTN_BACKEND.
 CACHEDIT_API std::unique_ptr<Pipeline> load_pipeline(const std::string& model,

@@ -21,7 +21,7 @@ struct StepBenchmark {
   double int8_roof = 0;
   std::string attention_backend;
 
-  double median_step() const;
+  CACHEDIT_API double median_step() const;
 };
 
 /// Loads `model` and runs 1 + `steps` steps of `request`, whose output type becomes latents. Throws

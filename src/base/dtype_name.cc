@@ -12,6 +12,10 @@ std::string dtype_name(c10::ScalarType dtype) {
       return "fp16";
     case c10::kDouble:
       return "fp64";
+    case c10::kChar:
+      return "int8";
+    case c10::kByte:
+      return "uint8";
     case c10::kFloat8_e4m3fn:
       return "fp8_e4m3";
     case c10::kFloat8_e5m2:

@@ -196,17 +196,27 @@ std::vector<std::string> WeightStore::names() const {
 }
 
 at::ScalarType WeightStore::floating_dtype() const {
+  bool float8 = false;
   for (const std::string& name : names()) {
     const at::ScalarType dtype = entry(name).dtype;
-    if (at::isFloatingType(dtype) && c10::elementSize(dtype) > 1) return dtype;
+    if (!at::isFloatingType(dtype)) continue;
+    float8 |= c10::elementSize(dtype) == 1;
+    // Scales of quantized weights are fp32 whatever the model computes in.
+    const bool scale = name.find("scale", name.rfind('.') + 1) != std::string::npos;
+    if (c10::elementSize(dtype) > 1 && !scale) return dtype;
   }
-  return at::kFloat;
+  return float8 ? at::kBFloat16 : at::kFloat;
 }
 
 void WeightStore::release_pages(const at::Tensor& tensor) const {
   for (const SafetensorsFile& file : files_) {
     file.release_pages(tensor.const_data_ptr(), tensor.nbytes());
   }
+}
+
+const SafetensorsFile& WeightStore::file_of(std::string_view name) const {
+  entry(name);  // throws
+  return files_[file_of_.find(name)->second];
 }
 
 int64_t WeightStore::parameters() const {

@@ -34,8 +34,13 @@ class WeightStore {
   /// Every tensor's name, sorted.
   std::vector<std::string> names() const;
 
-  /// Stored dtype of the first floating-point tensor of 16 bits or more (by name): that of float8
-  /// checkpoints' other tensors. float32 if there is none.
+  /// The files that hold tensors, and the one that holds this tensor.
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+  const SafetensorsFile& file_of(std::string_view name) const;
+
+  /// Stored dtype of the first floating-point tensor of 16 bits or more that is no scale (by name):
+  /// that of quantized checkpoints' other tensors. Without one bfloat16 if there is float8, else
+  /// float32.
   at::ScalarType floating_dtype() const;
 
   int64_t parameters() const;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "nn/arena.h"
 #include "nn/rotary.h"
 #include "nn/streams.h"
 
@@ -20,6 +21,7 @@ struct BlockContext {
   at::Tensor conditioning;
   const RotaryEmbedding* rotary = nullptr;
   const attention::Attention* attention = nullptr;
+  Arena* arena = nullptr;  ///< for what blocks need inside; null: they allocate it
 };
 
 class Block {

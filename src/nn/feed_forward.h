@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "nn/activation.h"
+#include "nn/arena.h"
 #include "nn/layers.h"
 #include "nn/weight_scope.h"
 
@@ -18,7 +19,8 @@ class FeedForward {
   at::Tensor operator()(const at::Tensor& x) const { return add_to({}, {}, x); }
   /// residual + gate * mlp(x); x, residual [B, N, width], gate [B, width] (undefined: ones; without
   /// a residual as well: mlp(x)).
-  at::Tensor add_to(const at::Tensor& residual, const at::Tensor& gate, const at::Tensor& x) const;
+  at::Tensor add_to(const at::Tensor& residual, const at::Tensor& gate, const at::Tensor& x,
+                    Arena* arena = nullptr) const;
 
  private:
   Activation activation_;

@@ -37,13 +37,13 @@ bool hold_alike(const ChosenWeight& a, const ChosenWeight& b) {
 /// The form of layers that are held alike, one below the other.
 std::unique_ptr<LinearForm> make_form(const WeightScope& scope,
                                       const std::vector<ChosenWeight>& chosen,
-                                      const at::Tensor& bias, at::ScalarType dtype, bool rows) {
+                                      const at::Tensor& bias, at::ScalarType dtype) {
   std::vector<LinearWeight> weights;
   for (const ChosenWeight& one : chosen) weights.push_back(one.weight);
   std::unique_ptr<LinearForm> form;
   if (chosen[0].type) {
     form = make_quantized_form(weights, bias, *chosen[0].type,
-                               scope.options().quantization.group_size, rows);
+                               scope.options().quantization.group_size);
   } else if (computes_on_file_types(scope, dtype)) {
     form = make_packed_form(weights, bias, dtype);
   } else {
@@ -125,13 +125,13 @@ void Linear::bind(const std::vector<WeightScope>& scopes, int64_t in, int64_t ou
   if (first.options().list_only) {
     bytes.resize(chosen.size(), 0);
   } else if (alike) {
-    form_ = make_form(first, chosen, all, dtype_, rows);
+    form_ = make_form(first, chosen, all, dtype_);
     bytes.resize(chosen.size(), form_->bytes() / static_cast<int64_t>(chosen.size()));
   } else {
     std::vector<std::unique_ptr<LinearForm>> forms;
     for (size_t i = 0; i < chosen.size(); ++i) {
       forms.push_back(
-          make_form(first, {chosen[i]}, biases.empty() ? at::Tensor() : biases[i], dtype_, rows));
+          make_form(first, {chosen[i]}, biases.empty() ? at::Tensor() : biases[i], dtype_));
       outputs.push_back(chosen[i].weight.values.size(0));
       bytes.push_back(forms.back()->bytes());
     }

@@ -9,7 +9,7 @@ namespace cachedit::nn {
 namespace {
 
 constexpr int64_t kBlock = 128;
-constexpr int64_t kMostInt8Inputs = 65535;  // sums of 32 bits, and a column for shared scales
+constexpr int64_t kMostInt8Inputs = 65536;  // sums of 32 bits
 
 /// What the values of a file are without anybody saying how they are meant: activations are not
 /// rounded, which only costs accuracy.

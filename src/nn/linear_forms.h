@@ -23,11 +23,9 @@ std::unique_ptr<LinearForm> make_packed_form(const std::vector<LinearWeight>& we
 
 /// Quantized for the CPU's kernels as `type` says: weights that are stored so are taken as they
 /// are, others are quantized. All of them are, or none, with scales that cover the same.
-/// `rows_are_shared`: the inputs are a rank's share of whole rows, so that W8A8 types need
-/// LinearForm::run_share().
-std::unique_ptr<LinearForm> make_quantized_form(std::vector<LinearWeight> weights, at::Tensor bias,
-                                                QuantType type, int64_t group_size,
-                                                bool rows_are_shared = false);
+std::unique_ptr<LinearForm> make_quantized_form(const std::vector<LinearWeight>& weights,
+                                                at::Tensor bias, QuantType type,
+                                                int64_t group_size);
 
 /// Several forms of one input as one, their outputs one after the other: where layers that are
 /// fused differ in type. `outputs` of each.

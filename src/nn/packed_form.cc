@@ -1,6 +1,5 @@
 // Linear layers on the CPU's GEMM kernels.
 #include <ATen/ops/cat.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 
 #include "base/cpu.h"
@@ -59,12 +58,8 @@ at::Tensor with_rows(const at::Tensor& t) {
 class PackedForm final : public LinearForm {
  public:
   PackedForm(const std::vector<LinearWeight>& weights, const at::Tensor& bias,
-             kernels::WeightSpec spec, kernels::ActivationScale activation_scale,
-             bool takes_largest = false)
-      : spec_(spec),
-        activation_scale_(activation_scale),
-        takes_largest_(takes_largest),
-        packed_(0) {
+             kernels::WeightSpec spec, kernels::ActivationScale activation_scale)
+      : spec_(spec), activation_scale_(activation_scale), packed_(0) {
     std::vector<kernels::WeightSource> sources;
     spec_.inputs = weights[0].inputs();
     spec_.outputs = 0;
@@ -80,12 +75,14 @@ class PackedForm final : public LinearForm {
 
   int64_t bytes() const override { return static_cast<int64_t>(packed_.memory.nbytes()); }
 
-  void run(const LinearCall& original) const override {
+  void run(const LinearCall& call) const override { run_share(call, at::Tensor()); }
+
+  void run_share(const LinearCall& original, const at::Tensor& largest) const override {
     const std::optional<kernels::Activation> activation = fused(original.activation);
     if (!activation) {
       LinearCall product{.input = original.input, .second = original.second};
       product.out = at::empty(original.out.sizes(), original.out.options());
-      run(product);
+      run_share(product, largest);
       finish_call(product.out, original);
       return;
     }
@@ -104,27 +101,22 @@ class PackedForm final : public LinearForm {
     kernels::GemmProblem problem = problem_of(call, *activation);
     const int64_t batch = call.input.size(0), rows = call.input.size(1);
     problem.rows = one_block ? batch * rows : rows;
+    const at::Tensor magnitude = largest.defined() ? largest.contiguous() : largest;
     place(problem, call, gate, 0);
     const Buffer scratch(kernels::gemm_scratch_bytes(problem, cpu_threads().threads, cpu_isa()));
     for (int64_t b = 0; b < (one_block ? 1 : batch); ++b) {
       place(problem, call, gate, b);
+      if (magnitude.defined()) {
+        problem.input_magnitude = magnitude.const_data_ptr<float>() + b * rows;
+      }
       kernels::gemm(problem, scratch.data, cpu_threads(), cpu_isa());
     }
   }
 
   RowScale row_scale() const override {
-    if (!takes_largest_) return RowScale::kNone;
+    if (spec_.form != kernels::WeightForm::kInt8) return RowScale::kNone;
     return activation_scale_ == kernels::ActivationScale::kPerRow ? RowScale::kPerRow
                                                                   : RowScale::kPerItem;
-  }
-
-  /// The kernel's scales follow the largest number of a row, so that number joins the row, and a
-  /// weight of zero makes it vanish from the sums.
-  void run_share(const LinearCall& original, const at::Tensor& largest) const override {
-    LinearCall call = original;
-    const at::Tensor column = largest.unsqueeze(-1).to(call.input.scalar_type());
-    call.second = call.second.defined() ? at::cat({call.second, column}, -1) : column;
-    run(call);
   }
 
  private:
@@ -163,7 +155,6 @@ class PackedForm final : public LinearForm {
 
   kernels::WeightSpec spec_;
   kernels::ActivationScale activation_scale_;
-  bool takes_largest_;  ///< the last input is the largest magnitude, of weight 0
   Buffer packed_;
   at::Tensor bias_;  // fp32
 };
@@ -218,9 +209,9 @@ std::unique_ptr<LinearForm> make_packed_form(const std::vector<LinearWeight>& we
                                       kernels::ActivationScale::kPerRow);
 }
 
-std::unique_ptr<LinearForm> make_quantized_form(std::vector<LinearWeight> weights, at::Tensor bias,
-                                                QuantType type, int64_t group_size,
-                                                bool rows_are_shared) {
+std::unique_ptr<LinearForm> make_quantized_form(const std::vector<LinearWeight>& weights,
+                                                at::Tensor bias, QuantType type,
+                                                int64_t group_size) {
   const QuantRecipe recipe = recipe_of(type);
   kernels::WeightSpec spec{.form = recipe.form, .scale = recipe.scale, .group = group_size};
   if (weights[0].quantized()) {
@@ -229,15 +220,7 @@ std::unique_ptr<LinearForm> make_quantized_form(std::vector<LinearWeight> weight
       spec.group = weights[0].inputs() / weights[0].scales.size(1);
     }
   }
-  const bool int8 = recipe.form == kernels::WeightForm::kInt8;
-  if (rows_are_shared && int8) {
-    for (LinearWeight& weight : weights) {
-      if (!weight.quantized()) weight = quantized(weight, type, group_size);
-      weight.values = at::constant_pad_nd(weight.values, {0, 1});
-    }
-  }
-  auto packed =
-      std::make_unique<PackedForm>(weights, bias, spec, recipe.activation, rows_are_shared && int8);
+  auto packed = std::make_unique<PackedForm>(weights, bias, spec, recipe.activation);
   const bool rounds = type == QuantType::kFloat8PerRow || type == QuantType::kFloat8PerTensor ||
                       type == QuantType::kFloat8PerBlock;
   if (!rounds) return packed;

@@ -122,13 +122,13 @@ void make_one_branch(DBCacheConfig& config) {
 }  // namespace
 
 bool chooses_caching(const EnableCacheOptions& options) {
-  const bool backend_only =
-      !options.attention_backend.empty() || options.parallelism_config != ParallelismConfig();
+  const bool others_only = !options.attention_backend.empty() || options.quantize_config ||
+                           options.parallelism_config != ParallelismConfig();
   const bool caching = !options.steps_mask_policy.empty() ||
                        !std::holds_alternative<std::monostate>(options.cache_config) ||
                        options.calibrator_config || !options.params_modifiers.empty() ||
                        options.separate_block_lists;
-  return caching || !backend_only;
+  return caching || !others_only;
 }
 
 void CacheChoice::choose(const EnableCacheOptions& options, const std::vector<BlockCount>& lists) {

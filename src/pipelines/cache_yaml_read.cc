@@ -8,6 +8,7 @@
 #include "pipelines/cache_yaml.h"
 #include "pipelines/nearest_name.h"
 #include "pipelines/parallelism_yaml.h"
+#include "pipelines/quantize_yaml.h"
 
 namespace cachedit {
 namespace pipelines {
@@ -278,7 +279,8 @@ EnableCacheOptions parse_cache_configs(const json& root, const std::string& wher
   }
   check_keys(root, top_keys(), where);
   if (holds("quantize_config") && !root["quantize_config"].is_null()) {
-    fail<UnsupportedError>(where, "quantize_config is not supported by this version: remove it");
+    options.quantize_config =
+        read_quantize_config(root["quantize_config"], where + " quantize_config");
   }
   if (holds("cache_config")) {
     read_cache_config(root["cache_config"], where + " cache_config", folder, options);

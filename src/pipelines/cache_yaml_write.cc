@@ -6,6 +6,7 @@
 #include "pipelines/cache_choice.h"
 #include "pipelines/cache_yaml.h"
 #include "pipelines/parallelism_yaml.h"
+#include "pipelines/quantize_yaml.h"
 
 namespace cachedit {
 namespace pipelines {
@@ -162,6 +163,7 @@ std::string cache_configs_text(const EnableCacheOptions& options,
     text += cache.text();
   }
   text += parallelism_text(options.parallelism_config);
+  text += quantize_text(options.quantize_config);
   if (!options.attention_backend.empty()) {
     text += "attention_backend: " + io::yaml_text(options.attention_backend) + "\n";
   }

@@ -63,6 +63,7 @@ struct FluxPipeline::Branch {
 struct FluxPipeline::Run {
   std::optional<Branch> conditional;
   std::optional<Branch> unconditional;
+  std::unique_ptr<nn::Arena> arena = std::make_unique<nn::Arena>();  ///< of both branches
   Schedule schedule;
   int64_t first_step = 0;
   at::Tensor latents;  ///< this rank's tokens
@@ -96,32 +97,58 @@ void FluxPipeline::enable_caching(const EnableCacheOptions& options) {
   }
   AttentionChoice attention = parts_.attention;
   if (!backend.empty()) attention.choose(backend, AttentionSource::kConfig);
-  if (options.parallelism_config.enabled()) share_out(options.parallelism_config);
+  if (options.parallelism_config.enabled() || options.quantize_config) reload(options);
   parts_.attention = std::move(attention);
   cache_ = std::move(cache);
 }
 
-void FluxPipeline::share_out(const ParallelismConfig& config) {
-  ParallelChoice chosen(parts_.parallel.world(), config,
-                        parallel_limits(parts_.transformer.config()));
-  if (chosen.several()) {
-    chosen.world().require_equal("parallelism_config", parallel::to_string(layout_of(config)));
-  }
-  const auto changes = [&](comm::Communicator* before, comm::Communicator* after) {
-    return before != nullptr || after != nullptr;
-  };
+/// Loads again what another layout or another quantization changes.
+void FluxPipeline::reload(const EnableCacheOptions& options) {
+  const ParallelismConfig& layout = options.parallelism_config;
   ParallelChoice& now = parts_.parallel;
-  const bool other_encoders = changes(now.extra("text_encoder"), chosen.extra("text_encoder")) ||
-                              changes(now.extra("text_encoder_2"), chosen.extra("text_encoder_2"));
-  std::unique_ptr<PromptEncoder> prompts;
-  if (other_encoders) {
-    prompts = parts_.loaders.prompts(chosen.extra("text_encoder"), chosen.extra("text_encoder_2"));
+  ParallelChoice chosen =
+      layout.enabled()
+          ? ParallelChoice(now.world(), layout, parallel_limits(parts_.transformer.config()))
+          : now;
+  const QuantizeChoice quantize = options.quantize_config
+                                      ? QuantizeChoice(options.quantize_config, parts_.device)
+                                      : parts_.quantize;
+  if (chosen.several()) {
+    chosen.world().require_equal("parallelism_config",
+                                 parallel::to_string(layout_of(chosen.config())));
+    chosen.world().require_equal("quantize_config", quantize.text());
   }
-  if (changes(now.tensor_parallel(), chosen.tensor_parallel())) {
-    parts_.transformer = parts_.loaders.transformer(chosen.tensor_parallel());
+  const auto requantized = [&](const std::string& component) {
+    return quantize != parts_.quantize &&
+           (quantize.names(component) || parts_.quantize.names(component));
+  };
+  const auto shared_anew = [&](comm::Communicator* before, comm::Communicator* after) {
+    return layout.enabled() && (before != nullptr || after != nullptr);
+  };
+  QuantizeRecords records = parts_.quantized;
+  std::unique_ptr<PromptEncoder> prompts;
+  bool other_encoders = false;
+  for (const char* encoder : {"text_encoder", "text_encoder_2"}) {
+    other_encoders |=
+        requantized(encoder) || shared_anew(now.extra(encoder), chosen.extra(encoder));
+  }
+  if (other_encoders) {
+    prompts = parts_.loaders.prompts(chosen.extra("text_encoder"), chosen.extra("text_encoder_2"),
+                                     quantize, records);
+  }
+  if (requantized("transformer") || shared_anew(now.tensor_parallel(), chosen.tensor_parallel())) {
+    parts_.transformer = parts_.loaders.transformer(chosen.tensor_parallel(), quantize, records);
   }
   if (prompts) parts_.prompts = std::move(prompts);
+  parts_.quantize = quantize;
+  parts_.quantized = std::move(records);
   now = std::move(chosen);
+}
+
+std::vector<ComponentQuantization> FluxPipeline::quantization() const {
+  std::vector<ComponentQuantization> all;
+  for (const auto& [component, record] : parts_.quantized) all.push_back(record);
+  return all;
 }
 
 void FluxPipeline::require_same_run(const GenerateRequest& request) const {
@@ -132,6 +159,7 @@ void FluxPipeline::require_same_run(const GenerateRequest& request) const {
   parallel.world().require_equal(
       "request", c10::str(request_text(request), "dtype: ", dtype(),
                           "\nattention backend: ", attention_backend(), "\ncaching: ", caching(),
+                          "\n", parts_.quantize.text(),
                           "\nlayout: ", parallel::to_string(parallel.mesh().layout())));
 }
 
@@ -367,7 +395,9 @@ GenerateResult FluxPipeline::run(const GenerateRequest& request, nn::BlockRunner
   if (plan.true_cfg) {
     run.unconditional.emplace(make_branch(negative_embeds(request, plan), plan, attention));
     run.unconditional->index = 1;
+    run.unconditional->conditioning.arena = run.arena.get();
   }
+  run.conditional->conditioning.arena = run.arena.get();
   result.seconds.text = stage.restart();
 
   run.latents = run.conditional->tokens.take_latents(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -14,22 +15,33 @@
 #include "pipelines/flux_tokens.h"
 #include "pipelines/parallel_choice.h"
 #include "pipelines/prompt_encoder.h"
+#include "pipelines/quantize_choice.h"
 #include "pipelines/runner_host.h"
 #include "pipelines/schedulers/flow_match_euler.h"
 
 namespace cachedit::pipelines {
 
-/// Loads the components that ranks can share out, each given the ranks that do; null: whole.
+/// By component.
+using QuantizeRecords = std::map<std::string, ComponentQuantization>;
+
+/// Loads the components that ranks can share out, each given the ranks that do (null: whole), and
+/// that can be quantized, noting in the records what became of their layers.
 struct FluxLoaders {
-  std::function<models::FluxTransformer(comm::Communicator*)> transformer;
+  std::function<models::FluxTransformer(comm::Communicator*, const QuantizeChoice&,
+                                        QuantizeRecords&)>
+      transformer;
   /// For text_encoder and text_encoder_2.
-  std::function<std::unique_ptr<PromptEncoder>(comm::Communicator*, comm::Communicator*)> prompts;
+  std::function<std::unique_ptr<PromptEncoder>(comm::Communicator*, comm::Communicator*,
+                                               const QuantizeChoice&, QuantizeRecords&)>
+      prompts;
 };
 
 /// The loaded parts, all of one dtype and on one device, shared out as `parallel` says.
 struct FluxParts {
   FluxLoaders loaders;
   ParallelChoice parallel;
+  QuantizeChoice quantize;
+  QuantizeRecords quantized;
   std::unique_ptr<PromptEncoder> prompts;
   models::FluxTransformer transformer;
   models::AutoencoderKl vae;
@@ -62,13 +74,14 @@ class FluxPipeline final : public Pipeline, public RunnerHost {
   std::string caching() const override { return cache_.name(); }
   const World& world() const override { return parts_.parallel.world(); }
   const ParallelismConfig& parallelism() const override { return parts_.parallel.config(); }
+  std::vector<ComponentQuantization> quantization() const override;
   int64_t transformer_bytes() const override { return parts_.transformer.parameter_bytes(); }
 
  private:
   struct Branch;
   struct Run;
   GenerateResult run(const GenerateRequest& request, nn::BlockRunner* runner) const;
-  void share_out(const ParallelismConfig& config);
+  void reload(const EnableCacheOptions& options);
   void require_same_run(const GenerateRequest& request) const;
   uint64_t common_seed(const GenerateRequest& request) const;
   Branch make_branch(const PromptEmbeds& embeds, const FluxPlan& plan,

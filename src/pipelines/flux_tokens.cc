@@ -12,7 +12,8 @@ models::FluxConditioning FluxTokens::take(const models::FluxConditioning& whole)
   const at::Tensor image = image_.take(freqs.narrow(0, text_.total(), image_.total()), 0);
   return {.encoder = text_.take(whole.encoder, 1).contiguous(),
           .pooled = whole.pooled,
-          .rotary = {at::cat({text, image}, 0)}};
+          .rotary = {at::cat({text, image}, 0)},
+          .arena = whole.arena};
 }
 
 at::Tensor FluxTokens::take_latents(const at::Tensor& whole) const {

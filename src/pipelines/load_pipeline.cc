@@ -55,6 +55,7 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
   const auto t5_store = io::WeightStore::open(text_encoder_2);
 
   const at::Device device = parse_device(options.device);
+  const QuantizeChoice quantize(options.quantize_config, device);
   AttentionChoice attention(device, environment().attention_backend);
   ParallelChoice parallel =
       options.parallelism_config.enabled()
@@ -71,28 +72,49 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
   const std::shared_ptr<StepProfile> profile = options.profile;
   const FluxLoaders loaders = {
       .transformer =
-          [=](comm::Communicator* group) {
+          [=](comm::Communicator* group, const QuantizeChoice& choice, QuantizeRecords& records) {
+            QuantizeRecord record("transformer");
             nn::WeightOptions own = shared(group);
+            own.quantization = choice.plan("transformer", transformer_store);
+            record.listen(own);
             own.pack_linear = true;  // its layers run at every step
             own.profile = profile;
-            return models::FluxTransformer(flux_config, transformer_store, own);
+            models::FluxTransformer network(flux_config, transformer_store, own);
+            records["transformer"] = record.result();
+            return network;
           },
       .prompts =
-          [=](comm::Communicator* group, comm::Communicator* group_2) {
-            return std::make_unique<PromptEncoder>(
+          [=](comm::Communicator* group, comm::Communicator* group_2, const QuantizeChoice& choice,
+              QuantizeRecords& records) {
+            QuantizeRecord clip_record("text_encoder"), t5_record("text_encoder_2");
+            nn::WeightOptions clip = shared(group), t5 = shared(group_2);
+            clip.quantization = choice.plan("text_encoder", clip_store);
+            t5.quantization = choice.plan("text_encoder_2", t5_store);
+            clip_record.listen(clip);
+            t5_record.listen(t5);
+            auto prompts = std::make_unique<PromptEncoder>(
                 text::load_clip_tokenizer(tokenizer), text::load_t5_tokenizer(tokenizer_2),
-                models::ClipTextModel(clip_config, clip_store, shared(group)),
-                models::T5EncoderModel(t5_config, t5_store, shared(group_2)), device);
+                models::ClipTextModel(clip_config, clip_store, clip),
+                models::T5EncoderModel(t5_config, t5_store, t5), device);
+            records["text_encoder"] = clip_record.result();
+            records["text_encoder_2"] = t5_record.result();
+            return prompts;
           }};
   if (parallel.several()) {
     parallel.world().require_equal(
         "checkpoint", checkpoint_text({transformer_store, clip_store, t5_store, vae_store}));
   }
-  auto prompts = loaders.prompts(parallel.extra("text_encoder"), parallel.extra("text_encoder_2"));
-  models::FluxTransformer network = loaders.transformer(parallel.tensor_parallel());
+  if (parallel.several()) parallel.world().require_equal("quantize_config", quantize.text());
+  QuantizeRecords records;
+  auto prompts = loaders.prompts(parallel.extra("text_encoder"), parallel.extra("text_encoder_2"),
+                                 quantize, records);
+  models::FluxTransformer network =
+      loaders.transformer(parallel.tensor_parallel(), quantize, records);
   return std::make_unique<FluxPipeline>(
       FluxParts{.loaders = loaders,
                 .parallel = std::move(parallel),
+                .quantize = quantize,
+                .quantized = std::move(records),
                 .prompts = std::move(prompts),
                 .transformer = std::move(network),
                 .vae = models::AutoencoderKl(vae_config, vae_store, weights),

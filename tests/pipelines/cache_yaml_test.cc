@@ -177,8 +177,8 @@ TEST_F(CacheYaml, RefusalsNameTheKeyAndTheNearestKnownOne) {
                               HasSubstr("only one size may be auto"));
   expect_refused<ConfigError>("parallelism_config:\n  cp_plan: {a: 1}\n", HasSubstr("cp_plan"));
   expect_refused<ConfigError>("parallelism_config:\n  tp_size: many\n", HasSubstr("tp_size"));
-  expect_refused<UnsupportedError>("quantize_config:\n  quant_type: fp8\n",
-                                   HasSubstr("quantize_config"));
+  expect_refused<ConfigError>("quantize_config:\n  quant_type: fp8\n",
+                              AllOf(HasSubstr("quantize_config"), HasSubstr("got 'fp8'")));
 }
 
 TEST_F(CacheYaml, PathsInItStartAtItsFolder) {

@@ -1,7 +1,8 @@
 #include "models/flux/double_block.h"
 
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/empty.h>
+
+#include "nn/fused_operators.h"
 
 namespace cachedit::models {
 namespace {
@@ -10,8 +11,10 @@ namespace {
 enum Part { kShiftAttn, kScaleAttn, kGateAttn, kShiftMlp, kScaleMlp, kGateMlp, kParts };
 
 at::Tensor mlp_residual(const at::Tensor& x, const std::vector<at::Tensor>& mod,
-                        const nn::FeedForward& ff) {
-  return ff.add_to(x, mod[kGateMlp], nn::modulated_layer_norm(x, mod[kScaleMlp], mod[kShiftMlp]));
+                        const nn::FeedForward& ff, nn::Arena* arena) {
+  const at::Tensor normed = nn::take(arena, nn::Arena::kNormed, x.sizes(), x.options());
+  nn::modulated_layer_norm_out(normed, x, mod[kScaleMlp], mod[kShiftMlp]);
+  return ff.add_to(x, mod[kGateMlp], normed, arena);
 }
 
 }  // namespace
@@ -32,17 +35,23 @@ nn::Streams FluxDoubleBlock::forward(const nn::Streams& in, const nn::BlockConte
   const std::vector<at::Tensor> text_mod = norm1_context_(context.conditioning);
   const int64_t text_tokens = in.encoder.size(1), image_tokens = in.hidden.size(1);
   const nn::RotaryEmbedding& rotary = *context.rotary;
+  const auto project = [&](const QkvProjection& projection, const at::Tensor& x,
+                           const std::vector<at::Tensor>& modulation,
+                           const nn::RotaryEmbedding& angles, const at::Tensor& to) {
+    const at::Tensor normed = nn::take(context.arena, nn::Arena::kNormed, x.sizes(), x.options());
+    nn::modulated_layer_norm_out(normed, x, modulation[kScaleAttn], modulation[kShiftAttn]);
+    projection.project(normed, angles, to);
+  };
   at::Tensor qkv;  // [B, Nt + Ni, 3 * width], made when the first of them is asked for
   const auto views = [&] {
     if (!qkv.defined()) {
-      qkv = at::empty({in.hidden.size(0), text_tokens + image_tokens, image_qkv_.width()},
-                      in.hidden.options());
-      text_qkv_.project(
-          nn::modulated_layer_norm(in.encoder, text_mod[kScaleAttn], text_mod[kShiftAttn]),
-          {rotary.freqs.narrow(0, 0, text_tokens)}, qkv.narrow(1, 0, text_tokens));
-      image_qkv_.project(nn::modulated_layer_norm(in.hidden, mod[kScaleAttn], mod[kShiftAttn]),
-                         {rotary.freqs.narrow(0, text_tokens, image_tokens)},
-                         qkv.narrow(1, text_tokens, image_tokens));
+      qkv = nn::take(context.arena, nn::Arena::kQkv,
+                     {in.hidden.size(0), text_tokens + image_tokens, image_qkv_.width()},
+                     in.hidden.options());
+      project(text_qkv_, in.encoder, text_mod, {rotary.freqs.narrow(0, 0, text_tokens)},
+              qkv.narrow(1, 0, text_tokens));
+      project(image_qkv_, in.hidden, mod, {rotary.freqs.narrow(0, text_tokens, image_tokens)},
+              qkv.narrow(1, text_tokens, image_tokens));
     }
     return qkv_views(qkv, head_dim_);
   };
@@ -56,8 +65,8 @@ nn::Streams FluxDoubleBlock::forward(const nn::Streams& in, const nn::BlockConte
       to_out_.run({.input = out.hidden, .residual = in.hidden, .gate = mod[kGateAttn]});
   const at::Tensor encoder =
       to_add_out_.run({.input = out.encoder, .residual = in.encoder, .gate = text_mod[kGateAttn]});
-  nn::Streams result{.hidden = mlp_residual(hidden, mod, ff_),
-                     .encoder = mlp_residual(encoder, text_mod, ff_context_)};
+  nn::Streams result{.hidden = mlp_residual(hidden, mod, ff_, context.arena),
+                     .encoder = mlp_residual(encoder, text_mod, ff_context_, context.arena)};
   if (result.encoder.scalar_type() == at::kHalf) {
     // FLUX's text stream overflows fp16 in places; diffusers saturates it here, so do we.
     result.encoder = at::clamp(result.encoder, -65504, 65504);

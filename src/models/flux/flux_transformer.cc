@@ -120,6 +120,7 @@ at::Tensor FluxTransformer::forward(const at::Tensor& latents, const at::Tensor&
   context.conditioning = at::silu(embed_conditioning(timestep, guidance, conditioning.pooled));
   context.rotary = &conditioning.rotary;
   context.attention = &attention;
+  context.arena = conditioning.arena;
 
   nn::Streams streams{.hidden = x_embedder_(latents), .encoder = conditioning.encoder};
   streams = runner.run({list_of("transformer_blocks", transformer_blocks_),

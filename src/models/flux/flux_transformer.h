@@ -25,6 +25,7 @@ struct FluxConditioning {
   at::Tensor encoder;  ///< text tokens in the network's width [B, Nt, C]
   at::Tensor pooled;   ///< pooled text in the network's width [B, C]
   nn::RotaryEmbedding rotary;
+  nn::Arena* arena = nullptr;  ///< buffers of the run, or null
 };
 
 class FluxTransformer {

@@ -1,7 +1,8 @@
 #include "models/flux/single_block.h"
 
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/empty.h>
+
+#include "nn/fused_operators.h"
 
 namespace cachedit::models {
 namespace {
@@ -21,11 +22,13 @@ FluxSingleBlock::FluxSingleBlock(const nn::WeightScope& scope, const FluxConfig&
 nn::Streams FluxSingleBlock::forward(const nn::Streams& in, const nn::BlockContext& context) const {
   const at::Tensor x = nn::join_streams(in);
   const std::vector<at::Tensor> mod = norm_(context.conditioning);
-  const at::Tensor normed = nn::modulated_layer_norm(x, mod[kScale], mod[kShift]);
+  const at::Tensor normed = nn::take(context.arena, nn::Arena::kNormed, x.sizes(), x.options());
+  nn::modulated_layer_norm_out(normed, x, mod[kScale], mod[kShift]);
   at::Tensor qkv, mlp;
   const auto views = [&] {
     if (!qkv.defined()) {
-      qkv = at::empty({x.size(0), x.size(1), qkv_.width()}, x.options());
+      qkv = nn::take(context.arena, nn::Arena::kQkv, {x.size(0), x.size(1), qkv_.width()},
+                     x.options());
       qkv_.project(normed, *context.rotary, qkv);
     }
     return qkv_views(qkv, head_dim_);
@@ -35,7 +38,11 @@ nn::Streams FluxSingleBlock::forward(const nn::Streams& in, const nn::BlockConte
       .key = [&] { return views().key; },
       .value = [&] { return views().value; },
       .meanwhile =
-          [&] { mlp = proj_mlp_.run({.input = normed, .activation = nn::Activation::kGeluTanh}); }};
+          [&] {
+            mlp = nn::take(context.arena, nn::Arena::kMlp,
+                           {x.size(0), x.size(1), proj_mlp_.out_features()}, x.options());
+            proj_mlp_.run({.input = normed, .out = mlp, .activation = nn::Activation::kGeluTanh});
+          }};
   const at::Tensor attended = context.attention->project_and_attend(projections, {}).out.flatten(2);
 
   at::Tensor out =

@@ -1,0 +1,209 @@
+#include "pipelines/quantize_choice.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/fail.h"
+#include "base/log.h"
+#include "pipelines/quantize_file.h"
+#include "pipelines/quantize_yaml.h"
+
+namespace cachedit {
+namespace pipelines {
+namespace {
+
+constexpr const char* kWhere = "quantize_config";
+constexpr const char* kNone = "none";
+constexpr std::string_view kComponents[] = {"transformer", "text_encoder", "text_encoder_2"};
+/// A transformer's repeated blocks; other components have none.
+constexpr std::string_view kBlocks[] = {"transformer_blocks.", "single_transformer_blocks."};
+
+std::optional<nn::QuantType> type_of(const std::string& name) {
+  if (name == kNone) return std::nullopt;
+  return nn::parse_quant_type(name, kWhere);
+}
+
+void check_fields(const std::string& type, const std::map<std::string, std::string>& plan) {
+  type_of(type);
+  for (const auto& [layers, planned] : plan) {
+    if (layers.empty()) fail<ConfigError>(kWhere, "precision_plan must name layers: got ''");
+    type_of(planned);
+  }
+}
+
+/// Names of the two-dimensional weights, which are the linear layers and a few tables.
+std::vector<std::string> layers_of(const io::WeightStore& store) {
+  constexpr std::string_view kWeight = ".weight";
+  std::vector<std::string> layers;
+  for (const std::string& name : store.names()) {
+    if (!name.ends_with(kWeight) || store.entry(name).shape.size() != 2) continue;
+    layers.push_back(name.substr(0, name.size() - kWeight.size()));
+  }
+  return layers;
+}
+
+/// Without the prefix that some versions write, whose letters a pattern could be meant for.
+std::string_view plain_name(std::string_view layer) {
+  constexpr std::string_view kPrefix = "text_model.";
+  return layer.starts_with(kPrefix) ? layer.substr(kPrefix.size()) : layer;
+}
+
+bool contains(std::string_view layer, const std::string& pattern) {
+  return nn::fits_pattern("*" + pattern + "*", layer);
+}
+
+/// Whether the name lies outside of the component's repeated blocks.
+bool is_outside(std::string_view layer, const std::string& component) {
+  return component == kComponents[0] &&
+         std::none_of(std::begin(kBlocks), std::end(kBlocks),
+                      [&](std::string_view block) { return layer.starts_with(block); });
+}
+
+/// The rule for one layer by `config`; patterns that it meets go into `met`.
+nn::QuantizationRule rule_of(const QuantizeConfig& config, const std::string& component,
+                             const std::string& layer, std::set<std::string>& met) {
+  const std::string_view name = plain_name(layer);
+  nn::QuantizationRule rule{.layers = layer};
+  std::string excluded, planned;
+  for (const std::string& pattern : config.exclude_layers) {
+    if (!contains(name, pattern)) continue;
+    met.insert(pattern);
+    if (excluded.empty()) excluded = pattern;
+  }
+  for (const auto& [pattern, type] : config.precision_plan) {
+    if (!contains(name, pattern)) continue;
+    met.insert(pattern);
+    if (planned.empty() || pattern.size() > planned.size()) planned = pattern;
+  }
+  if (config.regional_quantize && is_outside(name, component)) {
+    rule.reason = "outside of the blocks";
+  } else if (!excluded.empty()) {
+    rule.reason = "excluded by '" + excluded + "'";
+  } else if (!planned.empty()) {
+    rule.type = type_of(config.precision_plan.at(planned));
+    if (!rule.type) rule.reason = "none by the precision_plan";
+  } else {
+    rule.type = type_of(config.quant_type);
+    if (!rule.type) rule.reason = "not in the precision_plan";
+  }
+  return rule;
+}
+
+void warn_of_unmet(const QuantizeConfig& config, const std::string& component,
+                   const std::set<std::string>& met) {
+  const std::vector<std::string> defaults = QuantizeConfig().exclude_layers;
+  const auto warn = [&](const char* field, const std::string& pattern) {
+    log_warning(c10::str("[quantize] ", field, ": '", pattern, "' is in no layer's name of the ",
+                         component));
+  };
+  for (const std::string& pattern : config.exclude_layers) {
+    const bool given = std::find(defaults.begin(), defaults.end(), pattern) == defaults.end();
+    if (given && met.count(pattern) == 0) warn("exclude_layers", pattern);
+  }
+  for (const auto& [pattern, type] : config.precision_plan) {
+    if (met.count(pattern) == 0) warn("precision_plan", pattern);
+  }
+}
+
+}  // namespace
+
+std::optional<QuantizeConfig> config_of(const QuantizeConfig& config,
+                                        const std::string& component) {
+  QuantizeConfig own = config;
+  own.components_to_quantize.clear();
+  if (config.components_to_quantize.empty()) {
+    return component == kComponents[0] ? std::optional(own) : std::nullopt;
+  }
+  const auto found = config.components_to_quantize.find(component);
+  if (found == config.components_to_quantize.end()) return std::nullopt;
+  const ComponentQuantizeConfig& c = found->second;
+  own.quant_type = c.quant_type.value_or(own.quant_type);
+  own.exclude_layers = c.exclude_layers.value_or(own.exclude_layers);
+  own.regional_quantize = c.regional_quantize.value_or(own.regional_quantize);
+  own.precision_plan = c.precision_plan.value_or(own.precision_plan);
+  own.per_tensor_fallback = c.per_tensor_fallback.value_or(own.per_tensor_fallback);
+  return own;
+}
+
+QuantizeChoice::QuantizeChoice(std::optional<QuantizeConfig> config, at::Device device)
+    : config_(std::move(config)) {
+  if (!config_) return;
+  check_quantize_config(*config_);
+  if (!device.is_cpu()) {
+    fail<UnsupportedError>("quantize", "quantized layers are computed on CPUs only: got ",
+                           device.str());
+  }
+}
+
+nn::QuantizationPlan QuantizeChoice::plan(const std::string& component,
+                                          const io::WeightStore& store) const {
+  nn::QuantizationPlan plan;
+  const StoredQuantization stored = read_stored_quantization(store.folder());
+  plan.group_size = stored.group_size;
+  std::optional<QuantizeConfig> config;
+  if (config_) config = config_of(*config_, component);
+  std::set<std::string> met;
+  if (config) {
+    plan.group_size = config->group_size;
+    plan.per_tensor_fallback = config->per_tensor_fallback;
+    for (const std::string& layer : layers_of(store)) {
+      plan.rules.push_back(rule_of(*config, component, layer, met));
+    }
+    warn_of_unmet(*config, component, met);
+  }
+  for (const auto& [layer, type] : stored.layers) {
+    // The file's numbers stay; another type of the same numbers is a matter of the activations.
+    const auto own = std::find_if(plan.rules.begin(), plan.rules.end(),
+                                  [&](const auto& rule) { return rule.layers == layer; });
+    if (own == plan.rules.end()) {
+      plan.rules.push_back({.layers = layer, .type = type});
+    } else if (!own->type || nn::stored_kind(*own->type) != nn::stored_kind(type)) {
+      *own = {.layers = layer, .type = type};
+    }
+  }
+  return plan;
+}
+
+bool QuantizeChoice::names(const std::string& component) const {
+  return config_ && config_of(*config_, component);
+}
+
+std::string QuantizeChoice::text() const { return quantize_text(config_); }
+
+void QuantizeRecord::listen(nn::WeightOptions& options) {
+  options.on_linear_layer = [this](const nn::QuantizedLayer& layer) {
+    result_.layers.push_back({.layer = layer.layer,
+                              .type = layer.type ? nn::name_of(*layer.type) : "",
+                              .note = layer.note});
+    result_.stored_bytes += layer.stored_bytes;
+    result_.bytes += layer.bytes;
+  };
+}
+
+}  // namespace pipelines
+
+void check_quantize_config(const QuantizeConfig& config) {
+  using pipelines::kComponents;
+  using pipelines::kWhere;
+  pipelines::check_fields(config.quant_type, config.precision_plan);
+  if (config.group_size != 32 && config.group_size != 64 && config.group_size != 128) {
+    fail<ConfigError>(kWhere, "group_size must be 32, 64 or 128: got ", config.group_size);
+  }
+  for (const std::string& pattern : config.exclude_layers) {
+    if (pattern.empty()) fail<ConfigError>(kWhere, "exclude_layers must name layers: got ''");
+  }
+  for (const auto& [component, own] : config.components_to_quantize) {
+    if (std::find(std::begin(kComponents), std::end(kComponents), component) ==
+        std::end(kComponents)) {
+      fail<ConfigError>(kWhere, "components_to_quantize may name transformer, text_encoder and ",
+                        "text_encoder_2: got '", component, "'");
+    }
+    pipelines::check_fields(own.quant_type.value_or(config.quant_type),
+                            own.precision_plan.value_or(config.precision_plan));
+    for (const std::string& pattern : own.exclude_layers.value_or(std::vector<std::string>())) {
+      if (pattern.empty()) fail<ConfigError>(kWhere, "exclude_layers must name layers: got ''");
+    }
+  }
+}
+
+}  // namespace cachedit

@@ -1,0 +1,52 @@
+// Which layers of a component are quantized: the configuration, and what the checkpoint says of
+// itself, as a plan for loading.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "cachedit/quantize.h"
+#include "io/weight_store.h"
+#include "nn/quantization.h"
+#include "nn/weight_scope.h"
+
+namespace cachedit::pipelines {
+
+class QuantizeChoice {
+ public:
+  /// As stored.
+  QuantizeChoice() = default;
+  /// Throws as check_quantize_config() does, and UnsupportedError for devices without kernels.
+  QuantizeChoice(std::optional<QuantizeConfig> config, at::Device device);
+
+  /// For loading `component` from `store`. Patterns that name no layer are warned of.
+  nn::QuantizationPlan plan(const std::string& component, const io::WeightStore& store) const;
+
+  bool names(const std::string& component) const;
+  /// For comparison between ranks; empty: as stored.
+  std::string text() const;
+  bool operator==(const QuantizeChoice&) const = default;
+
+ private:
+  std::optional<QuantizeConfig> config_;
+};
+
+/// `config` as it is for that component; none: not named.
+std::optional<QuantizeConfig> config_of(const QuantizeConfig& config, const std::string& component);
+
+/// Collects what became of a component's layers.
+class QuantizeRecord {
+ public:
+  explicit QuantizeRecord(std::string component) { result_.component = std::move(component); }
+  /// Lets the layers that `options` load report here; the record must outlive the load.
+  void listen(nn::WeightOptions& options);
+  const ComponentQuantization& result() const { return result_; }
+
+ private:
+  ComponentQuantization result_;
+};
+
+}  // namespace cachedit::pipelines
