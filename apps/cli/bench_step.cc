@@ -10,6 +10,7 @@
 #include "cachedit/step_benchmark.h"
 #include "commands.h"
 #include "generate_options.h"
+#include "quantize_options.h"
 #include "report.h"
 
 namespace cachedit::cli {
@@ -18,6 +19,7 @@ namespace {
 struct StepOptions {
   std::string model_path;
   LoadOptions load;
+  QuantizeOptions quantize;
   GenerateRequest request;
   std::string attention_backend;
   std::optional<int64_t> threads;
@@ -76,6 +78,7 @@ void run(StepOptions& o) {
   if (!o.json.empty()) check_writable(o.json);
   if (o.threads) set_num_threads(*o.threads);
   const std::string model = o.model_path.empty() ? default_model_path().string() : o.model_path;
+  o.load.quantize_config = o.quantize.make({}, "bench step");
   o.request.prompt = {"red apple"};
   o.request.seed = 1;
   const StepBenchmark result =
@@ -99,6 +102,7 @@ void add_bench_step(CLI::App& bench) {
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   command->add_option("--attn,--attention-backend", o->attention_backend, "As for generate")
       ->check(not_empty());
+  o->quantize.add_to(*command);
   command->add_option("--steps", o->steps, "Steps to measure, after one that is not (default 3)")
       ->check(whole_number());
   command->add_option("--threads", o->threads, "CPU threads (default: one per core)")

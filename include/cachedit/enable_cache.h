@@ -24,8 +24,8 @@
 namespace cachedit {
 
 struct EnableCacheOptions {
-  /// Not given beside an attention backend, a layout or quantization only: caching stays as it is. Else not given:
-  /// DBCacheConfig's defaults.
+  /// Not given beside an attention backend, a layout or quantization only: caching stays as it is.
+  /// Else not given: DBCacheConfig's defaults.
   std::variant<std::monostate, DBCacheConfig, DBPruneConfig> cache_config;
   std::optional<CalibratorConfig> calibrator_config;
   /// For the first, second... block list of the transformer.

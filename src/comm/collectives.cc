@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/maximum.h>
 
 #include <algorithm>
 #include <numeric>
@@ -137,14 +136,6 @@ void all_reduce_sum(Communicator& group, at::Tensor& tensor) {
   std::vector<at::Tensor> terms;
   for (int64_t r = 0; r < group.size(); ++r) terms.push_back(at::empty_like(tensor));
   tensor.copy_(sum_in_order(all_gather_parts(group, tensor, std::move(terms), "all_reduce")));
-}
-
-void all_reduce_max(Communicator& group, at::Tensor& tensor) {
-  if (group.size() == 1 || tensor.numel() == 0) return;
-  std::vector<at::Tensor> terms;
-  for (int64_t r = 0; r < group.size(); ++r) terms.push_back(at::empty_like(tensor));
-  terms = all_gather_parts(group, tensor, std::move(terms), "all_reduce");
-  for (const at::Tensor& term : terms) tensor.copy_(at::maximum(tensor, term));
 }
 
 std::vector<double> all_reduce_sum(Communicator& group, const std::vector<double>& values) {

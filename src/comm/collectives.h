@@ -30,8 +30,6 @@ at::Tensor all_gather(Communicator& group, const at::Tensor& local,
 /// Replaces `tensor` (contiguous, any floating or integer dtype) by the sum over all ranks. Added
 /// in rank order, 16-bit types in fp32: the same bits on every rank.
 void all_reduce_sum(Communicator& group, at::Tensor& tensor);
-/// The same with the element-wise maximum; NaN anywhere stays NaN.
-void all_reduce_max(Communicator& group, at::Tensor& tensor);
 /// The element-wise sum of equally many numbers of each rank, the same bits on every rank.
 std::vector<double> all_reduce_sum(Communicator& group, const std::vector<double>& values);
 

@@ -1,5 +1,7 @@
 #include "nn/linear_choice.h"
 
+#include <algorithm>
+
 #include "base/dtype_name.h"
 #include "base/fail.h"
 #include "nn/linear_forms.h"
@@ -103,6 +105,10 @@ ChosenWeight choose_weight(const WeightScope& scope, int64_t out, int64_t in, co
   }
   if (weight.quantized()) {
     chosen.type = type_of_stored(weight, asked.type, chosen.note);
+    if (chosen.type == QuantType::kFloat8PerBlock && weight.scales.numel() == 1 &&
+        std::max(weight.values.size(0), weight.values.size(1)) <= kBlock) {
+      weight.scales = weight.scales.view({1, 1});  // all of a small weight is one block
+    }
     return chosen;
   }
   std::optional<QuantType> type = weight.unpacked ? unpacked_type(weight, asked.type) : asked.type;

@@ -47,8 +47,8 @@ attention::Result RecordingAttention::operator()(const attention::Inputs& inputs
   seen_.emplace(result.backend);
   if (profile_ != nullptr) {
     profile_->attention_seconds += watch.seconds();
-    profile_->attention_operations += 4.0 * static_cast<double>(inputs.query.numel()) *
-                                      static_cast<double>(inputs.key.size(1));
+    profile_->attention_operations +=
+        4.0 * static_cast<double>(inputs.query.numel()) * static_cast<double>(inputs.key.size(1));
   }
   return result;
 }

@@ -55,6 +55,15 @@ TEST(StoredLinear, EqualsQuantizingAtLoadBitByBit) {
   }
 }
 
+TEST(StoredLinear, ASmallWeightIsOneBlock) {
+  LayerFile plain({{"layer.weight", tiny_weight("w.weight", {96, 128})}});
+  const LinearWeight held = stored(QuantType::kFloat8PerBlock, 64, 96, 128);
+  LayerFile file({{"layer.weight", held.values}, {"layer.weight_scale", held.scales}});
+  const at::Tensor x = tiny_weight("x", {1, 5, 128});
+  const auto type = QuantType::kFloat8PerBlock;
+  EXPECT_TRUE(test::same_values(file.load(128, 96, type)(x), plain.load(128, 96, type)(x)));
+}
+
 TEST(StoredLinear, WithoutAPlanActivationsAreNotRounded) {
   const at::Tensor x = tiny_weight("x", {1, 5, kIn});
   for (const QuantType type : test::all_quant_types()) {

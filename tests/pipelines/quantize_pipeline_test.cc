@@ -104,6 +104,7 @@ TEST(QuantizedPipeline, WorksWithCaching) {
 }
 
 TEST(QuantizedPipeline, TensorParallelRanksGiveTheLatentsOfOne) {
+  const at::Tensor exact = draw(*load(test::demo_model(), std::nullopt, "fp32"));
   for (const char* type : kTypes) {
     const QuantizeConfig config{.quant_type = type, .group_size = 32};
     const at::Tensor alone = draw(*load(test::demo_model(), config, "fp32"));
@@ -129,9 +130,11 @@ TEST(QuantizedPipeline, TensorParallelRanksGiveTheLatentsOfOne) {
       // Blocks of 128 do not fit shares of 64: those layers become float8_per_tensor.
       const bool other = summary.find("of another type") != std::string::npos;
       EXPECT_EQ(other, layout.tp_size && std::string(type) == "float8_per_block") << summary;
-      // A sum in another order may move a value of a later layer over a rounding boundary, which
-      // the following steps carry on; without shared scales this is above 1e-2.
-      EXPECT_LE(test::relative_error(got, alone), other ? 0.05 : 5e-3) << type;
+      // A sum in another order moves some activations over a rounding boundary; a dozen layers
+      // later all roundings are others. One layer alone is equal: see
+      // tests/nn/linear_shards_test.cc.
+      const double rounding = test::relative_error(alone, exact);
+      EXPECT_LE(test::relative_error(got, alone), 1.5 * rounding + 1e-4) << type;
     }
   }
 }
