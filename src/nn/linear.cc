@@ -39,6 +39,7 @@ std::unique_ptr<LinearForm> make_form(const WeightScope& scope,
                                       const std::vector<ChosenWeight>& chosen,
                                       const at::Tensor& bias, at::ScalarType dtype) {
   std::vector<LinearWeight> weights;
+  weights.reserve(chosen.size());
   for (const ChosenWeight& one : chosen) weights.push_back(one.weight);
   std::unique_ptr<LinearForm> form;
   if (chosen[0].type) {
@@ -48,12 +49,14 @@ std::unique_ptr<LinearForm> make_form(const WeightScope& scope,
     form = make_packed_form(weights, bias, dtype);
   } else {
     std::vector<at::Tensor> plain;
+    plain.reserve(weights.size());
     for (const LinearWeight& weight : weights) {
       plain.push_back(dequantized(weight, dtype).to(scope.device()));
     }
     return make_aten_form(plain.size() == 1 ? plain[0] : at::cat(plain), bias);
   }
   std::vector<at::Tensor> files;
+  files.reserve(weights.size());
   for (const LinearWeight& weight : weights) files.push_back(weight.file);
   scope.release_pages(files);
   return form;

@@ -151,7 +151,9 @@ nn::QuantizationPlan QuantizeChoice::plan(const std::string& component,
     }
     warn_of_unmet(*config, component, met);
   }
-  for (const auto& [layer, type] : stored.layers) {
+  for (const auto& entry : stored.layers) {
+    const std::string& layer = entry.first;
+    const nn::QuantType type = entry.second;
     // The file's numbers stay; another type of the same numbers is a matter of the activations.
     const auto own = std::find_if(plan.rules.begin(), plan.rules.end(),
                                   [&](const auto& rule) { return rule.layers == layer; });

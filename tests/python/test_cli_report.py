@@ -23,10 +23,11 @@ SMALL = ("--prompt", "red apple", "--steps", 3, "--width", 32, "--height", 32, "
 def test_the_report(generate, demo_model):
     report = generate.report(*SMALL, "--num-images-per-prompt", 2)
     assert set(report) == {"version", "settings", "attention_backend", "seconds", "step_seconds",
-                           "cache", "cache_comparison", "peak_memory_bytes", "outputs"}
+                           "cache", "cache_comparison", "parallel", "quantization", "peak_memory_bytes",
+                           "outputs"}
     assert report["settings"] == {
         "model_path": str(demo_model), "pipeline": "FluxPipeline", "dtype": "bf16", "device": "cpu",
-        "attention_backend": "native", "cache": None, "op_libraries": [],
+        "attention_backend": "native", "cache": None, "quantize_type": None, "op_libraries": [],
         "threads": 1, "prompt_file": None, "save_path": None, "format": "png", "contact_sheet": None,
         "output_type": "image", "vae_tiling": False, "vae_slicing": False, "quiet": False,
         "prompts": [{"prompt": "red apple", "height": 32, "width": 32, "num_inference_steps": 3, "seed": 7,
