@@ -33,6 +33,8 @@ class Ranks:
         launchers = ("OMPI_", "PMI", "PMIX_", "SLURM_", "PRTE_")
         self.cli = os.fspath(cli_path)
         self.environment = {k: v for k, v in environment.items() if not k.startswith(launchers)}
+        # mpirun's second between SIGTERM and SIGKILL is short on a busy machine.
+        self.environment["OMPI_MCA_odls_base_sigkill_timeout"] = "4"
         self.folder = folder
 
     def command(self, ranks, *arguments, each=()):
