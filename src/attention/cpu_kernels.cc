@@ -7,28 +7,21 @@
 #include "attention/capability.h"
 #include "base/cpu.h"
 #include "base/dtype_name.h"
+#include "base/element_type.h"
 #include "base/fail.h"
 
 namespace cachedit::attention {
 namespace {
 
-kernels::ElementType element_type(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return kernels::ElementType::kFloat32;
-    case at::kBFloat16:
-      return kernels::ElementType::kBFloat16;
-    case at::kHalf:
-      return kernels::ElementType::kFloat16;
-    default:
-      fail<UnsupportedError>("attention", "CPU kernels take fp32, bf16 and fp16: got ",
-                             dtype_name(type));
-  }
+kernels::ElementType require_element_type(at::ScalarType type) {
+  if (const auto element = element_type(type)) return *element;
+  fail<UnsupportedError>("attention", "CPU kernels take fp32, bf16 and fp16: got ",
+                         dtype_name(type));
 }
 
 kernels::MaskType mask_type(at::ScalarType type) {
   if (type == at::kBool) return kernels::MaskType::kBool;
-  switch (element_type(type)) {
+  switch (require_element_type(type)) {
     case kernels::ElementType::kFloat32:
       return kernels::MaskType::kFloat32;
     case kernels::ElementType::kBFloat16:
@@ -87,7 +80,7 @@ Result run_cpu_kernel(kernels::AttentionScheme scheme, CausalAlignment alignment
   Result result;
   result.out = at::empty(query.sizes(), query.options());
   kernels::AttentionProblem problem{.scheme = scheme,
-                                    .type = element_type(query.scalar_type()),
+                                    .type = require_element_type(query.scalar_type()),
                                     .batch = query.size(0),
                                     .heads = query.size(2),
                                     .kv_heads = key.size(2),

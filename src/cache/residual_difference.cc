@@ -5,28 +5,20 @@
 #include <vector>
 
 #include "base/cpu.h"
+#include "base/element_type.h"
 #include "kernels/difference.h"
 
 namespace cachedit::cache {
 namespace {
 
-bool has_kernel(const at::Tensor& t) {
-  return t.is_cpu() && (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16 ||
-                        t.scalar_type() == at::kHalf);
-}
-
-kernels::ElementType element_type(const at::Tensor& t) {
-  if (t.scalar_type() == at::kBFloat16) return kernels::ElementType::kBFloat16;
-  return t.scalar_type() == at::kHalf ? kernels::ElementType::kFloat16
-                                      : kernels::ElementType::kFloat32;
-}
+bool has_kernel(const at::Tensor& t) { return t.is_cpu() && element_type(t.scalar_type()); }
 
 DifferenceSums fused(const at::Tensor& previous, const at::Tensor& states, const at::Tensor& base) {
   const at::Tensor p = previous.contiguous();
   const at::Tensor s = states.contiguous();
   const at::Tensor b = base.defined() ? base.contiguous() : base;
   const kernels::DifferenceSums sums = kernels::difference_sums(
-      element_type(p), p.const_data_ptr(), s.const_data_ptr(),
+      *element_type(p.scalar_type()), p.const_data_ptr(), s.const_data_ptr(),
       b.defined() ? b.const_data_ptr() : nullptr, p.numel(), cpu_threads(), cpu_isa());
   return {.change = sums.change, .magnitude = sums.magnitude};
 }

@@ -89,10 +89,19 @@ Pending all_to_all(Communicator& group, const std::vector<at::Tensor>& send,
   return group.exchange(parts_of(send), parts_of(receive), "all_to_all");
 }
 
-Pending rotate(Communicator& group, const at::Tensor& send, const at::Tensor& receive) {
+Pending rotate(Communicator& group, const std::vector<at::Tensor>& send,
+               const std::vector<at::Tensor>& receive, std::string_view what) {
   const int64_t n = group.size();
-  return group.exchange({{(group.rank() + 1) % n, send}}, {{(group.rank() + n - 1) % n, receive}},
-                        "rotate");
+  std::vector<Part> outgoing, incoming;
+  for (const at::Tensor& tensor : send) outgoing.push_back({(group.rank() + 1) % n, tensor});
+  for (const at::Tensor& tensor : receive) {
+    incoming.push_back({(group.rank() + n - 1) % n, tensor});
+  }
+  return group.exchange(std::move(outgoing), std::move(incoming), what);
+}
+
+Pending rotate(Communicator& group, const at::Tensor& send, const at::Tensor& receive) {
+  return rotate(group, std::vector<at::Tensor>{send}, {receive}, "rotate");
 }
 
 at::Tensor all_gather(Communicator& group, const at::Tensor& local,

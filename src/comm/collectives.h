@@ -21,6 +21,9 @@ Pending all_to_all(Communicator& group, const std::vector<at::Tensor>& send,
 /// Sends `send` to the next rank and receives `receive`, contiguous, from the one before, in a
 /// ring.
 Pending rotate(Communicator& group, const at::Tensor& send, const at::Tensor& receive);
+/// The same for several tensors in one exchange, which `what` names in errors.
+Pending rotate(Communicator& group, const std::vector<at::Tensor>& send,
+               const std::vector<at::Tensor>& receive, std::string_view what);
 
 /// The ranks' tensors one after the other along `dim`, where they have sizes[r] entries, in rank
 /// order.

@@ -88,7 +88,6 @@ class Communicator {
                         std::string_view what) = 0;
 
  private:
-  friend class Subgroup;
   Traffic traffic_;
 };
 

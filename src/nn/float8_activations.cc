@@ -9,7 +9,6 @@ namespace cachedit::nn {
 namespace {
 
 constexpr double kLargest = 448;  // of e4m3
-constexpr int64_t kBlock = 128;
 
 /// x rounded to e4m3 with this largest magnitude, fp32.
 at::Tensor round_with(const at::Tensor& x, const at::Tensor& amax) {
@@ -28,9 +27,9 @@ at::Tensor rounded_to_float8(const at::Tensor& x, QuantType type, const at::Tens
     if (type == QuantType::kFloat8PerTensor) amax = amax.amax(1, true);
     return round_with(wide, amax.unsqueeze(-1)).to(x.scalar_type());
   }
-  const int64_t width = x.size(-1), blocks = (width + kBlock - 1) / kBlock;
-  const at::Tensor padded = at::constant_pad_nd(wide, {0, blocks * kBlock - width});
-  const at::Tensor parts = padded.unflatten(-1, {blocks, kBlock});
+  const int64_t width = x.size(-1), blocks = (width + kFloat8Block - 1) / kFloat8Block;
+  const at::Tensor padded = at::constant_pad_nd(wide, {0, blocks * kFloat8Block - width});
+  const at::Tensor parts = padded.unflatten(-1, {blocks, kFloat8Block});
   const at::Tensor rounded = round_with(parts, parts.abs().amax(-1, true));
   return rounded.flatten(-2).narrow(-1, 0, width).to(x.scalar_type());
 }

@@ -10,18 +10,16 @@
 #include <optional>
 
 #include "base/cpu.h"
+#include "base/element_type.h"
 #include "base/fail.h"
 #include "kernels/operators.h"
+#include "nn/kernel_activation.h"
 
 namespace cachedit::nn {
 namespace {
 
-std::optional<kernels::ElementType> element_type(const at::Tensor& t) {
-  if (!t.is_cpu()) return std::nullopt;
-  if (t.scalar_type() == at::kFloat) return kernels::ElementType::kFloat32;
-  if (t.scalar_type() == at::kBFloat16) return kernels::ElementType::kBFloat16;
-  if (t.scalar_type() == at::kHalf) return kernels::ElementType::kFloat16;
-  return std::nullopt;
+std::optional<kernels::ElementType> element_type_of(const at::Tensor& t) {
+  return t.is_cpu() ? element_type(t.scalar_type()) : std::nullopt;
 }
 
 bool has_dense_rows(const at::Tensor& t) {
@@ -29,7 +27,9 @@ bool has_dense_rows(const at::Tensor& t) {
 }
 
 /// Whether kernels take t as x or out.
-bool is_supported(const at::Tensor& t) { return element_type(t).has_value() && has_dense_rows(t); }
+bool is_supported(const at::Tensor& t) {
+  return element_type_of(t).has_value() && has_dense_rows(t);
+}
 
 /// Whether kernels take t beside x as another array of its shape.
 bool is_like(const at::Tensor& t, const at::Tensor& x) {
@@ -94,7 +94,7 @@ bool can_rotate(const at::Tensor& x, const RotaryEmbedding& rotary) {
 kernels::HeadNormProblem rotation_problem(const at::Tensor& out, const at::Tensor& x,
                                           const RotaryEmbedding& rotary) {
   const at::Tensor& freqs = rotary.freqs;
-  return {.type = *element_type(x),
+  return {.type = *element_type_of(x),
           .batch = x.size(0),
           .tokens = x.size(1),
           .heads = x.size(2),
@@ -105,21 +105,6 @@ kernels::HeadNormProblem rotation_problem(const at::Tensor& out, const at::Tenso
           .out_strides = head_strides(out),
           .rotary = static_cast<const float*>(freqs.const_data_ptr()),
           .rotary_stride = 2 * freqs.stride(0)};
-}
-
-std::optional<kernels::Activation> kernel_activation(Activation activation) {
-  switch (activation) {
-    case Activation::kGelu:
-      return kernels::Activation::kGeluErf;
-    case Activation::kGeluTanh:
-      return kernels::Activation::kGeluTanh;
-    case Activation::kSilu:
-      return kernels::Activation::kSilu;
-    case Activation::kQuickGelu:
-    case Activation::kRelu:
-      break;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -134,7 +119,7 @@ void modulated_layer_norm_out(const at::Tensor& out, const at::Tensor& x, const 
     out.copy_(reference::modulated_layer_norm(x, scale, shift, eps));
     return;
   }
-  kernels::layer_norm({.type = *element_type(x),
+  kernels::layer_norm({.type = *element_type_of(x),
                        .batch = x.size(0),
                        .rows = x.size(1),
                        .columns = x.size(2),
@@ -142,7 +127,7 @@ void modulated_layer_norm_out(const at::Tensor& out, const at::Tensor& x, const 
                        .x_strides = row_strides(x),
                        .out = out.mutable_data_ptr(),
                        .out_strides = row_strides(out),
-                       .vector_type = *element_type(scale),
+                       .vector_type = *element_type_of(scale),
                        .scale = item_vector(scale),
                        .shift = item_vector(shift),
                        .eps = static_cast<float>(eps)},
@@ -165,7 +150,7 @@ void add_gated_out(const at::Tensor& out, const at::Tensor& x, const at::Tensor&
     out.copy_(reference::add_gated(x, gate, y));
     return;
   }
-  kernels::gated_residual({.type = *element_type(x),
+  kernels::gated_residual({.type = *element_type_of(x),
                            .batch = x.size(0),
                            .rows = x.size(1),
                            .columns = x.size(2),
@@ -175,7 +160,7 @@ void add_gated_out(const at::Tensor& out, const at::Tensor& x, const at::Tensor&
                            .residual_strides = row_strides(x),
                            .out = out.mutable_data_ptr(),
                            .out_strides = row_strides(out),
-                           .vector_type = *element_type(gate),
+                           .vector_type = *element_type_of(gate),
                            .gate = item_vector(gate)},
                           cpu_threads(), cpu_isa());
 }
@@ -197,7 +182,7 @@ void norm_and_rotate_out(const at::Tensor& out, const at::Tensor& x, const at::T
   }
   kernels::HeadNormProblem problem = rotation_problem(out, x, rotary);
   problem.weight = weight.const_data_ptr();
-  problem.weight_type = *element_type(weight);
+  problem.weight_type = *element_type_of(weight);
   problem.eps = static_cast<float>(eps);
   kernels::norm_and_rotate(problem, cpu_threads(), cpu_isa());
 }
@@ -233,7 +218,7 @@ void activate_out(const at::Tensor& out, Activation activation, const at::Tensor
   }
   if (x.numel() == 0) return;
   kernels::activate({.activation = *kernel,
-                     .type = *element_type(x),
+                     .type = *element_type_of(x),
                      .rows = x.numel() / x.size(-1),
                      .columns = x.size(-1),
                      .x = x.const_data_ptr(),

@@ -21,10 +21,6 @@ bool computes_on_file_types(const WeightScope& scope, at::ScalarType dtype) {
   return scope.options().pack_linear && has_packed_form(scope.device(), dtype);
 }
 
-std::string layer_of(const WeightScope& scope) {
-  return scope.prefix().substr(0, scope.prefix().size() - 1);
-}
-
 bool hold_alike(const ChosenWeight& a, const ChosenWeight& b) {
   if (a.type != b.type || a.weight.quantized() != b.weight.quantized()) return false;
   if (!a.weight.quantized()) return true;
@@ -142,7 +138,7 @@ void Linear::bind(const std::vector<WeightScope>& scopes, int64_t in, int64_t ou
   }
   for (size_t i = 0; i < chosen.size(); ++i) {
     const LinearWeight& weight = chosen[i].weight;
-    scopes[i].record({.layer = layer_of(scopes[i]),
+    scopes[i].record({.layer = scopes[i].layer(),
                       .type = chosen[i].type,
                       .note = chosen[i].note,
                       .was_quantized = !at::isFloatingType(weight.file.scalar_type()) ||
@@ -232,7 +228,7 @@ at::Tensor Linear::gathered(const at::Tensor& y) const {
   return comm::all_gather(*group_, y, sizes, -1);
 }
 
-at::Tensor Linear::summed(const LinearCall& call) const {
+void Linear::summed(const LinearCall& call) const {
   LinearCall product{.input = call.input, .second = call.second};
   product.out = at::empty(call.out.sizes(), call.out.options());
   const RowScale scale = form_->row_scale();
@@ -241,7 +237,6 @@ at::Tensor Linear::summed(const LinearCall& call) const {
   comm::all_reduce_sum(*group_, product.out);
   if (bias_.defined()) product.out.add_(bias_);
   finish_call(product.out, call);
-  return call.out;
 }
 
 }  // namespace cachedit::nn

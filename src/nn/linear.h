@@ -79,7 +79,7 @@ class Linear {
   void bind(const std::vector<WeightScope>& scopes, int64_t in_features, int64_t out_features,
             Bias bias);
   at::Tensor gathered(const at::Tensor& y) const;
-  at::Tensor summed(const LinearCall& call) const;
+  void summed(const LinearCall& call) const;
 
   std::shared_ptr<const LinearForm> form_;
   at::Tensor bias_;  // with kRows: added after the sum

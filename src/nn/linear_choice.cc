@@ -10,7 +10,6 @@
 namespace cachedit::nn {
 namespace {
 
-constexpr int64_t kBlock = 128;
 constexpr int64_t kMostInt8Inputs = 65536;  // sums of 32 bits
 
 /// What the values of a file are without anybody saying how they are meant: activations are not
@@ -46,7 +45,7 @@ bool fits_inputs(QuantType type, int64_t in, int64_t group, std::string& note) {
 
 /// Entries of the shared dimension per scale, where shares must end between scales; 1: anywhere.
 int64_t shared_scale(QuantType type, Shard shard, int64_t group) {
-  if (type == QuantType::kFloat8PerBlock) return kBlock;
+  if (type == QuantType::kFloat8PerBlock) return kFloat8Block;
   return type == QuantType::kInt4WeightOnly && shard == Shard::kRows ? group : 1;
 }
 
@@ -93,7 +92,7 @@ LinearWeight quantized_share(const WeightScope& scope, const LinearWeight& share
 ChosenWeight choose_weight(const WeightScope& scope, int64_t out, int64_t in, const ShardRule* rule,
                            at::ScalarType dtype) {
   const QuantizationPlan& plan = scope.options().quantization;
-  const QuantizationRule asked = plan.rule_for(scope.prefix().substr(0, scope.prefix().size() - 1));
+  const QuantizationRule asked = plan.rule_for(scope.layer());
   ChosenWeight chosen{.weight = take_linear_weight(scope, out, in, rule)};
   LinearWeight& weight = chosen.weight;
   if (weight.values.is_meta()) return chosen;
@@ -106,7 +105,7 @@ ChosenWeight choose_weight(const WeightScope& scope, int64_t out, int64_t in, co
   if (weight.quantized()) {
     chosen.type = type_of_stored(weight, asked.type, chosen.note);
     if (chosen.type == QuantType::kFloat8PerBlock && weight.scales.numel() == 1 &&
-        std::max(weight.values.size(0), weight.values.size(1)) <= kBlock) {
+        std::max(weight.values.size(0), weight.values.size(1)) <= kFloat8Block) {
       weight.scales = weight.scales.view({1, 1});  // all of a small weight is one block
     }
     return chosen;

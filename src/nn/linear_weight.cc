@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bitwise_and.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 
@@ -13,8 +12,6 @@
 
 namespace cachedit::nn {
 namespace {
-
-constexpr int64_t kBlock = 128;
 
 /// Scales that multiply the values, as compressed-tensors, ComfyUI and DeepSeek name them (the last
 /// calls the multiplier an inverse).
@@ -54,9 +51,9 @@ Coverage interpret(const WeightScope& scope, at::ScalarType values, at::IntArray
     return {float8 ? QuantType::kFloat8WeightOnly : QuantType::kInt8WeightOnly, 1, 0};
   }
   if (count == 1) return {float8 ? QuantType::kFloat8PerTensor : QuantType::kInt8PerTensor, 0, 0};
-  if (float8 && shape.size() == 2 && shape[0] == divide_up(out, kBlock) &&
-      shape[1] == divide_up(in, kBlock)) {
-    return {QuantType::kFloat8PerBlock, kBlock, kBlock};
+  if (float8 && shape.size() == 2 && shape[0] == divide_up(out, kFloat8Block) &&
+      shape[1] == divide_up(in, kFloat8Block)) {
+    return {QuantType::kFloat8PerBlock, kFloat8Block, kFloat8Block};
   }
   fail<WeightError>(scope.prefix() + "weight", "the scale of a ", dtype_name(values), " weight of ",
                     out, " x ", in, " must be one number, one per output",
@@ -143,7 +140,7 @@ void take_share(LinearWeight& weight, int64_t out, int64_t in, const ShardRule& 
   const bool int4 = weight.values.scalar_type() == at::kByte;
   int64_t per_scale = 0;
   if (weight.scales.dim() == 2) {
-    per_scale = int4 ? in / weight.scales.size(1) : kBlock;
+    per_scale = int4 ? in / weight.scales.size(1) : kFloat8Block;
     if (int4 && columns) per_scale = 1;
   } else if (columns && weight.scales.numel() > 1) {
     per_scale = 1;
@@ -163,20 +160,6 @@ void take_share(LinearWeight& weight, int64_t out, int64_t in, const ShardRule& 
 }
 
 }  // namespace
-
-at::Tensor share_of(const at::Tensor& whole, int64_t dim, const ShardRule& rule,
-                    const comm::Communicator& group) {
-  std::vector<int64_t> parts = rule.parts;
-  if (parts.empty()) parts.push_back(whole.size(dim));
-  std::vector<at::Tensor> pieces;
-  int64_t begin = 0;
-  for (const int64_t part : parts) {
-    const int64_t own = part / group.size();
-    pieces.push_back(whole.narrow(dim, begin + own * group.rank(), own));
-    begin += part;
-  }
-  return pieces.size() == 1 ? pieces[0].contiguous() : at::cat(pieces, dim);
-}
 
 bool share_ends_between_scales(int64_t size, int64_t per_scale, const ShardRule& rule,
                                int64_t ranks) {
@@ -222,8 +205,8 @@ at::Tensor dequantized(const LinearWeight& weight, at::ScalarType dtype) {
   values = values.to(at::kFloat);
   at::Tensor scales = weight.scales;
   if (scales.dim() == 2) {
-    const int64_t rows = int4 ? 1 : kBlock;
-    const int64_t columns = int4 ? values.size(1) / scales.size(1) : kBlock;
+    const int64_t rows = int4 ? 1 : kFloat8Block;
+    const int64_t columns = int4 ? values.size(1) / scales.size(1) : kFloat8Block;
     scales = scales.repeat_interleave(rows, 0).narrow(0, 0, values.size(0));
     scales = scales.repeat_interleave(columns, 1).narrow(1, 0, values.size(1));
   } else if (scales.numel() > 1) {

@@ -43,10 +43,6 @@ struct LinearWeight {
 LinearWeight take_linear_weight(const WeightScope& scope, int64_t out_features, int64_t in_features,
                                 const ShardRule* rule);
 
-/// The parts of dimension `dim` that `rule` gives to this rank of `group`, one after the other.
-at::Tensor share_of(const at::Tensor& whole, int64_t dim, const ShardRule& rule,
-                    const comm::Communicator& group);
-
 /// Whether every rank's share of a dimension of `size` ends between scales of `per_scale` entries.
 bool share_ends_between_scales(int64_t size, int64_t per_scale, const ShardRule& rule,
                                int64_t ranks);

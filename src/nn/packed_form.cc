@@ -3,8 +3,10 @@
 #include <ATen/ops/empty.h>
 
 #include "base/cpu.h"
+#include "base/element_type.h"
 #include "base/fail.h"
 #include "kernels/gemm.h"
+#include "nn/kernel_activation.h"
 #include "nn/linear_forms.h"
 #include "nn/weight_quantizer.h"
 
@@ -12,27 +14,6 @@ namespace cachedit::nn {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-
-kernels::ElementType element_type(at::ScalarType type) {
-  if (type == at::kBFloat16) return kernels::ElementType::kBFloat16;
-  return type == at::kHalf ? kernels::ElementType::kFloat16 : kernels::ElementType::kFloat32;
-}
-
-std::optional<kernels::Activation> fused(const std::optional<Activation>& activation) {
-  if (!activation) return kernels::Activation::kNone;
-  switch (*activation) {
-    case Activation::kGelu:
-      return kernels::Activation::kGeluErf;
-    case Activation::kGeluTanh:
-      return kernels::Activation::kGeluTanh;
-    case Activation::kSilu:
-      return kernels::Activation::kSilu;
-    case Activation::kQuickGelu:
-    case Activation::kRelu:
-      break;
-  }
-  return std::nullopt;
-}
 
 /// Memory of `bytes`, and its first aligned byte.
 struct Buffer {
@@ -78,7 +59,8 @@ class PackedForm final : public LinearForm {
   void run(const LinearCall& call) const override { run_share(call, at::Tensor()); }
 
   void run_share(const LinearCall& original, const at::Tensor& largest) const override {
-    const std::optional<kernels::Activation> activation = fused(original.activation);
+    const std::optional<kernels::Activation> activation =
+        original.activation ? kernel_activation(*original.activation) : kernels::Activation::kNone;
     if (!activation) {
       LinearCall product{.input = original.input, .second = original.second};
       product.out = at::empty(original.out.sizes(), original.out.options());
@@ -122,7 +104,7 @@ class PackedForm final : public LinearForm {
  private:
   kernels::GemmProblem problem_of(const LinearCall& call, kernels::Activation activation) const {
     kernels::GemmProblem p;
-    p.input_type = element_type(call.input.scalar_type());
+    p.input_type = *element_type(call.input.scalar_type());
     p.weight = spec_;
     p.packed = packed_.data;
     p.activation_scale = activation_scale_;
@@ -130,7 +112,7 @@ class PackedForm final : public LinearForm {
     p.activation = activation;
     p.combine =
         call.residual.defined() ? kernels::Combine::kGatedResidual : kernels::Combine::kStore;
-    p.out_type = element_type(call.out.scalar_type());
+    p.out_type = *element_type(call.out.scalar_type());
     return p;
   }
 

@@ -21,6 +21,9 @@ enum class QuantType {
   kFloat8WeightOnly,  ///< e4m3, a scale per output channel
 };
 
+/// Outputs and inputs that share a scale in kFloat8PerBlock.
+inline constexpr int64_t kFloat8Block = 128;
+
 const char* name_of(QuantType type);
 /// Throws ConfigError for an unknown name, listing the known ones; UnsupportedError for cache-dit's
 /// types that this version lacks (SVDQuant, NVFP4). `where` names the source in errors.

@@ -2,8 +2,9 @@
 // (Megatron-LM, Shoeybi et al. 2019, arXiv 1909.08053).
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,7 +38,9 @@ struct TensorParallel {
   std::vector<ShardRule> rules = {};
 };
 
-/// The numbers of ranks from 2 that divide `count`: "2, 3, 6"; "1" where none does.
-std::string divisors_text(int64_t count);
+/// The parts of dimension `dim` that `rule` gives to this rank of `group`, one after the other; a
+/// view where they lie in one piece.
+at::Tensor share_of(const at::Tensor& whole, int64_t dim, const ShardRule& rule,
+                    const comm::Communicator& group);
 
 }  // namespace cachedit::nn

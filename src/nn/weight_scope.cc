@@ -1,6 +1,5 @@
 #include "nn/weight_scope.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <set>
@@ -97,14 +96,12 @@ at::Tensor WeightScope::take_share(std::string_view name, at::IntArrayRef shape,
 at::Tensor WeightScope::take_stored(std::string_view name, at::IntArrayRef shape, int64_t dim,
                                     const ShardRule* rule) const {
   const bool shared = dim >= 0 && rule != nullptr;
-  const int64_t ranks = shared ? shard_group()->size() : 1;
-  std::vector<int64_t> parts = shared ? rule->parts : std::vector<int64_t>();
   std::vector<int64_t> share = shape.vec();
   if (shared) {
-    if (parts.empty()) parts.push_back(shape[static_cast<size_t>(dim)]);
-    share[static_cast<size_t>(dim)] /= ranks;
+    int64_t& size = share[static_cast<size_t>(dim)];
+    check_share(name, size, *rule);
+    size /= shard_group()->size();
   }
-  if (shared) check_share(name, shape[static_cast<size_t>(dim)], *rule);
   const std::string full = prefix_ + std::string(name);
   const bool fits =
       state_->store->contains(full) && at::IntArrayRef(state_->store->entry(full).shape) == shape;
@@ -114,15 +111,7 @@ at::Tensor WeightScope::take_stored(std::string_view name, at::IntArrayRef shape
   }
   state_->used.insert(full);
   const at::Tensor whole = state_->store->tensor(full);
-  if (!shared) return whole;
-  std::vector<at::Tensor> pieces;
-  int64_t begin = 0;
-  for (const int64_t part : parts) {
-    const int64_t own = part / ranks;
-    pieces.push_back(whole.narrow(dim, begin + own * shard_group()->rank(), own));
-    begin += part;
-  }
-  return pieces.size() == 1 ? pieces[0].contiguous() : at::cat(pieces, dim);
+  return shared ? share_of(whole, dim, *rule, *shard_group()) : whole;
 }
 
 void WeightScope::check_share(std::string_view name, int64_t size, const ShardRule& rule) const {
@@ -162,12 +151,16 @@ void WeightScope::record(const QuantizedLayer& layer) const {
   if (options().on_linear_layer) options().on_linear_layer(layer);
 }
 
+std::string WeightScope::layer() const {
+  return prefix_.empty() ? prefix_ : prefix_.substr(0, prefix_.size() - 1);
+}
+
 const ShardRule* WeightScope::shard_rule() const {
   const TensorParallel& parallel = state_->options.tensor_parallel;
   if (parallel.group == nullptr || parallel.group->size() == 1 || prefix_.empty()) return nullptr;
-  const std::string_view layer = std::string_view(prefix_).substr(0, prefix_.size() - 1);
+  const std::string name = layer();
   for (const ShardRule& rule : parallel.rules) {
-    if (matches(rule.layer, layer)) return &rule;
+    if (matches(rule.layer, name)) return &rule;
   }
   return nullptr;
 }

@@ -83,6 +83,8 @@ class WeightScope {
 
   bool contains(std::string_view name) const;
   const std::string& prefix() const { return prefix_; }
+  /// The prefix without its last dot: a layer's name.
+  std::string layer() const;
   /// What the component's parameters become: the option's dtype, or the stored dtype of its first
   /// floating-point tensor.
   at::ScalarType dtype() const;

@@ -127,18 +127,14 @@ class RingAttention final : public attention::Attention {
     return merged.finish(in.query.scalar_type(), in.return_lse);
   }
 
-  /// Sends to the next rank and receives from the one before.
   comm::Pending pass_on(const Keys& send, const Keys& receive) const {
-    const int64_t ranks = group_.size();
-    const int64_t next = (group_.rank() + 1) % ranks,
-                  previous = (group_.rank() + ranks - 1) % ranks;
-    std::vector<comm::Part> outgoing = {{next, send.key}, {next, send.value}};
-    std::vector<comm::Part> incoming = {{previous, receive.key}, {previous, receive.value}};
+    std::vector<at::Tensor> outgoing = {send.key, send.value};
+    std::vector<at::Tensor> incoming = {receive.key, receive.value};
     if (send.mask.defined()) {
-      outgoing.push_back({next, send.mask});
-      incoming.push_back({previous, receive.mask});
+      outgoing.push_back(send.mask);
+      incoming.push_back(receive.mask);
     }
-    return group_.exchange(std::move(outgoing), std::move(incoming), kWhere);
+    return comm::rotate(group_, outgoing, incoming, kWhere);
   }
 
   /// Where the backend refuses, it does so on all ranks: the exchange is then brought to its end,

@@ -1,19 +1,13 @@
 #include <numeric>
 
+#include "base/divisors.h"
 #include "base/fail.h"
 #include "parallel/context_parallel.h"
 
 namespace cachedit::parallel {
 namespace {
 
-/// "2, 3, 6" for 6: the numbers of ranks above 1 that divide it.
-std::string divisors(int64_t number) {
-  std::string list;
-  for (int64_t i = 2; i <= number; ++i) {
-    if (number % i == 0) list += c10::str(list.empty() ? "" : ", ", i);
-  }
-  return list.empty() ? "none" : list;
-}
+std::string divisors(int64_t number) { return divisors_text(number, "none"); }
 
 }  // namespace
 

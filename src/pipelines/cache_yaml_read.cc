@@ -6,6 +6,7 @@
 #include "io/json_text.h"
 #include "io/yaml_file.h"
 #include "pipelines/cache_yaml.h"
+#include "pipelines/config_keys.h"
 #include "pipelines/nearest_name.h"
 #include "pipelines/parallelism_yaml.h"
 #include "pipelines/quantize_yaml.h"
@@ -77,17 +78,6 @@ const Names& cache_keys() {
                                    "separate_block_lists"},
                                   prune_keys());
   return names;
-}
-
-void check_keys(const json& object, const Names& known, const std::string& where) {
-  if (!object.is_object()) {
-    fail<ConfigError>(where, "must hold keys and values: got ", io::show_json(object));
-  }
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail<ConfigError>(where, "unknown key: got '", key, "'; did you mean '",
-                      nearest_name(key, known), "'?");
-  }
 }
 
 /// The value of `key`, or the field's own where it is absent or null.

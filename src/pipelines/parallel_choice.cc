@@ -6,8 +6,8 @@
 #include "attention/capability.h"
 #include "attention/registry.h"
 #include "attention/select.h"
+#include "base/divisors.h"
 #include "base/fail.h"
-#include "nn/shard.h"
 
 namespace cachedit::pipelines {
 namespace {
@@ -53,7 +53,7 @@ void check_options(const ParallelismConfig& config, const parallel::Layout& layo
 int64_t check_tensor_parallel(int64_t heads, int64_t tp) {
   if (heads % tp == 0) return heads / tp;
   fail<UnsupportedError>(kWhere, "tp_size must divide the transformer's ", heads,
-                         " attention heads: got ", tp, "; use ", nn::divisors_text(heads));
+                         " attention heads: got ", tp, "; use ", divisors_text(heads));
 }
 
 parallel::UlyssesOptions ulysses_options(const ParallelismConfig& config) {

@@ -1,13 +1,12 @@
 #include "pipelines/parallelism_yaml.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "base/fail.h"
 #include "io/json_config.h"
 #include "io/json_text.h"
 #include "io/yaml_file.h"
-#include "pipelines/nearest_name.h"
+#include "pipelines/config_keys.h"
 
 namespace cachedit::pipelines {
 namespace {
@@ -36,10 +35,7 @@ constexpr SwitchKey kSwitches[] = {
     {"ulysses_async", &ParallelismConfig::ulysses_async},
     {"ring_convert_to_fp32", &ParallelismConfig::ring_convert_to_fp32}};
 
-void check_keys(const json& object, const std::string& where) {
-  if (!object.is_object()) {
-    fail<ConfigError>(where, "must hold keys and values: got ", io::show_json(object));
-  }
+std::vector<std::string> known_keys() {
   std::vector<std::string> known = {"attention_backend",
                                     "backend",
                                     "auto_size",
@@ -53,11 +49,7 @@ void check_keys(const json& object, const std::string& where) {
     if (key.alias != nullptr) known.emplace_back(key.alias);
   }
   for (const SwitchKey& key : kSwitches) known.emplace_back(key.name);
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail<ConfigError>(where, "unknown key: got '", key, "'; did you mean '",
-                      nearest_name(key, known), "'?");
-  }
+  return known;
 }
 
 /// cache-dit's older files keep some of the fields in parallel_kwargs.
@@ -102,9 +94,9 @@ void read_size(const json& object, io::JsonConfig& config, const SizeKey& key,
 }  // namespace
 
 ParallelismConfig read_parallelism(const json& object, const std::string& where) {
-  if (!object.is_object()) check_keys(object, where);
+  if (!object.is_object()) check_keys(object, known_keys(), where);
   const json flat = flattened(object, where);
-  check_keys(flat, where);
+  check_keys(flat, known_keys(), where);
   for (const char* python_only : {"cp_plan", "extra_parallel_kwargs"}) {
     const json value = flat.value(python_only, json());
     if (value.is_null() || value.empty()) continue;

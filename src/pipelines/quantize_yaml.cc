@@ -8,7 +8,7 @@
 #include "io/json_config.h"
 #include "io/json_text.h"
 #include "io/yaml_file.h"
-#include "pipelines/nearest_name.h"
+#include "pipelines/config_keys.h"
 
 namespace cachedit::pipelines {
 namespace {
@@ -28,17 +28,6 @@ const Names& foreign_keys() {
   static const Names names = {"repeated_blocks", "filter_fn", "calibrate_fn", "serialize_to",
                               "svdq_kwargs"};
   return names;
-}
-
-void check_keys(const json& object, const Names& known, const std::string& where) {
-  if (!object.is_object()) {
-    fail<ConfigError>(where, "must hold keys and values: got ", io::show_json(object));
-  }
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail<ConfigError>(where, "unknown key: got '", key, "'; did you mean '",
-                      nearest_name(key, known), "'?");
-  }
 }
 
 void refuse_foreign(const json& object, const std::string& where) {

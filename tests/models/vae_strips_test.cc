@@ -10,6 +10,7 @@
 #include "support/expect_error.h"
 #include "support/rank_threads.h"
 #include "support/tensor_compare.h"
+#include "toy_vae.h"
 
 namespace cachedit::models {
 namespace {
@@ -174,21 +175,9 @@ TEST(VaeStrips, ParameterBytesAreTheFiles) {
   EXPECT_EQ(tiny.load({.dtype = at::kBFloat16}).parameter_bytes(), 2 * elements);
 }
 
-// A toy network that works on every position alone: strips must give exactly what the whole gives.
-
-constexpr int64_t kScale = 8;
-
-at::Tensor toy_decode(const at::Tensor& latents) {
-  const at::Tensor pixels = at::conv2d(latents, test::tiny_weight("decode.weight", {3, 4, 1, 1}),
-                                       test::tiny_weight("decode.bias", {3}));
-  return at::upsample_nearest2d(pixels, {kScale * pixels.size(2), kScale * pixels.size(3)});
-}
-
-at::Tensor toy_encode(const at::Tensor& pixels) {
-  return at::conv2d(pixels.slice(2, 0, std::nullopt, kScale).slice(3, 0, std::nullopt, kScale),
-                    test::tiny_weight("encode.weight", {8, 3, 1, 1}),
-                    test::tiny_weight("encode.bias", {8}));
-}
+constexpr int64_t kScale = test::kToyScale;
+using test::toy_decode;
+using test::toy_encode;
 
 struct Sides {
   const char* name;

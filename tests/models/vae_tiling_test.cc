@@ -13,25 +13,14 @@
 #include "support/expect_error.h"
 #include "support/tensor_compare.h"
 #include "support/tiny_weights.h"
+#include "toy_vae.h"
 
 namespace cachedit::models {
 namespace {
 
-constexpr int64_t kScale = 8;
-
-/// 1x1 convolution, then nearest upsampling: 4 latent channels -> 3.
-at::Tensor toy_decode(const at::Tensor& latents) {
-  const at::Tensor pixels = at::conv2d(latents, test::tiny_weight("decode.weight", {3, 4, 1, 1}),
-                                       test::tiny_weight("decode.bias", {3}));
-  return at::upsample_nearest2d(pixels, {kScale * pixels.size(2), kScale * pixels.size(3)});
-}
-
-/// Every eighth pixel, then a 1x1 convolution: 3 channels -> mean and log-variance of 4.
-at::Tensor toy_encode(const at::Tensor& pixels) {
-  return at::conv2d(pixels.slice(2, 0, std::nullopt, kScale).slice(3, 0, std::nullopt, kScale),
-                    test::tiny_weight("encode.weight", {8, 3, 1, 1}),
-                    test::tiny_weight("encode.bias", {8}));
-}
+constexpr int64_t kScale = test::kToyScale;
+using test::toy_decode;
+using test::toy_encode;
 
 struct Case {
   const char* name;

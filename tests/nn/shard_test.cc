@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/divisors.h"
 #include "cachedit/error.h"
 #include "comm/collectives.h"
 #include "io/safetensors.h"

@@ -8,6 +8,7 @@
 #include "cachedit/cachedit.h"
 #include "io/safetensors.h"
 #include "io/weight_store.h"
+#include "quantize_types.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 #include "support/tensor_compare.h"
@@ -18,10 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-const char* const kTypes[] = {"int8_per_row",     "int8_per_tensor",   "int8_weight_only",
-                              "int4_weight_only", "float8_per_row",    "float8_per_tensor",
-                              "float8_per_block", "float8_weight_only"};
 
 at::Tensor draw(const fs::path& model, std::optional<QuantizeConfig> config = {}) {
   const auto pipeline =
@@ -79,7 +76,7 @@ class QuantizeCheckpoint : public ::testing::Test {
 };
 
 TEST_F(QuantizeCheckpoint, LoadsBackAsQuantizingAtLoadBitByBit) {
-  for (const char* type : kTypes) {
+  for (const char* type : test::kQuantizeTypes) {
     fs::remove_all(out());
     const QuantizeConfig config{
         .quant_type = type,

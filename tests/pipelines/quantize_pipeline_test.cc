@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 #include "io/weight_store.h"
 #include "parallel_support.h"
+#include "quantize_types.h"
 #include "support/expect_error.h"
 #include "support/rank_threads.h"
 #include "support/temp_dir.h"
@@ -22,10 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-const char* const kTypes[] = {"int8_per_row",     "int8_per_tensor",   "int8_weight_only",
-                              "int4_weight_only", "float8_per_row",    "float8_per_tensor",
-                              "float8_per_block", "float8_weight_only"};
 
 GenerateRequest latents_request(int64_t steps = 4) {
   return {.prompt = {"a red heart"},
@@ -59,7 +56,7 @@ TEST(QuantizedPipeline, EveryTypeQuantizesTheBlocksAndStaysClose) {
   const auto plain = load(test::demo_model());
   const at::Tensor want = draw(*plain);
   EXPECT_EQ(quantization_summary(plain->quantization()), "");
-  for (const char* type : kTypes) {
+  for (const char* type : test::kQuantizeTypes) {
     const auto pipeline = load(test::demo_model(), {{.quant_type = type}});
     const ComponentQuantization record = of(*pipeline, "transformer");
     // 4 double blocks of 14 layers, 8 single ones of 6; embedders, norm_out, proj_out stay.
@@ -105,7 +102,7 @@ TEST(QuantizedPipeline, WorksWithCaching) {
 
 TEST(QuantizedPipeline, TensorParallelRanksGiveTheLatentsOfOne) {
   const at::Tensor exact = draw(*load(test::demo_model(), std::nullopt, "fp32"));
-  for (const char* type : kTypes) {
+  for (const char* type : test::kQuantizeTypes) {
     const QuantizeConfig config{.quant_type = type, .group_size = 32};
     const at::Tensor alone = draw(*load(test::demo_model(), config, "fp32"));
     for (const ParallelismConfig& layout :

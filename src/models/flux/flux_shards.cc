@@ -1,5 +1,6 @@
 #include "models/flux/flux_shards.h"
 
+#include "base/divisors.h"
 #include "base/fail.h"
 
 namespace cachedit::models {
@@ -39,7 +40,7 @@ void check_flux_shards(const FluxConfig& config, int64_t ranks) {
   fail<UnsupportedError>("flux",
                          "tensor parallelism shares out the attention heads, so tp_size must "
                          "divide ",
-                         heads, ": got ", ranks, "; use ", nn::divisors_text(heads));
+                         heads, ": got ", ranks, "; use ", divisors_text(heads));
 }
 
 }  // namespace cachedit::models

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/divisors.h"
 #include "base/fail.h"
 
 namespace cachedit::models {
@@ -20,7 +21,7 @@ void check_encoder_shards(std::string_view where, const std::vector<SharedSize>&
   if (common % ranks == 0) return;
   fail<UnsupportedError>(where, "tensor parallelism shares out ", text,
                          ", which must divide by the number of ranks: got ", ranks, "; use ",
-                         nn::divisors_text(common));
+                         divisors_text(common));
 }
 
 nn::WeightOptions with_rules(nn::WeightOptions options, std::vector<nn::ShardRule> rules) {
