@@ -93,16 +93,16 @@ class Cachedit:
 class Diffusers:
     """Draws all prompts in one process that stays, since loading takes seconds."""
 
-    def __init__(self, options, prompts):
+    def __init__(self, options, prompts, dtype="fp32"):
         env = dict(os.environ, OMP_NUM_THREADS=str(options.threads), HF_HUB_OFFLINE="1")
         command = [sys.executable, common.ROOT / "bench" / "cache_diffusers.py", "--model-path", common.DEMO_MODEL,
                    "--prompt-file", prompts, "--steps", STEPS, "--seed", SEED, "--size", SIZE, "--threads",
-                   options.threads]
+                   options.threads, "--dtype", dtype]
         self.log = tempfile.TemporaryFile()
         self.child = subprocess.Popen([str(part) for part in command], env=env, text=True, stdin=subprocess.PIPE,
                                       stdout=subprocess.PIPE, stderr=self.log)
 
-    def draw(self, yaml, folder):
+    def answer(self, yaml, folder):
         request = {"yaml": str(yaml) if yaml else None, "folder": str(folder)}
         try:
             self.child.stdin.write(json.dumps(request) + "\n")
@@ -113,7 +113,10 @@ class Diffusers:
         if not line:
             self.log.seek(0)
             sys.exit("diffusers stopped:\n" + self.log.read().decode(errors="replace")[-4000:])
-        answer = json.loads(line)
+        return json.loads(line)
+
+    def draw(self, yaml, folder):
+        answer = self.answer(yaml, folder)
         return sum(answer["denoise_seconds"]), answer["cached_steps"]
 
     def close(self):

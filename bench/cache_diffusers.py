@@ -1,6 +1,6 @@
-"""The peer of bench/cache.py: diffusers with cache-dit, loaded once. Every line of stdin is a JSON object
-{"yaml": FILE or null, "folder": FOLDER}; the answer on stdout is one line with seconds and cached steps per prompt.
-"""
+"""The peer of bench/cache.py and bench/demo.py: diffusers with cache-dit, loaded once. Every line of stdin is a JSON
+object {"yaml": FILE or null, "folder": FOLDER}; the answer on stdout is one line with seconds and cached steps per
+prompt."""
 
 import argparse
 import json
@@ -18,6 +18,7 @@ def parse():
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--size", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     return parser.parse_args()
 
 
@@ -29,14 +30,16 @@ class Peer:
         torch.set_num_threads(options.threads)
         self.options = options
         self.prompts = options.prompt_file.read_text(encoding="utf-8").splitlines()
-        self.pipe = FluxPipeline.from_pretrained(options.model_path, dtype=torch.float32, local_files_only=True)
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[options.dtype]
+        self.pipe = FluxPipeline.from_pretrained(options.model_path, dtype=dtype, local_files_only=True)
         self.pipe.set_progress_bar_config(disable=True)
         # diffusers does not say when its first step starts: the transformer's first call does.
         self.calls = []
         self.pipe.transformer.register_forward_pre_hook(lambda *_: self.calls.append(time.perf_counter()))
 
     def draw(self, prompt, path):
-        """Seconds from the first transformer call to the end of the last step, and the cached steps."""
+        """Seconds from the first transformer call to the end of the last step, seconds from the prompt to the
+        picture, and the cached steps."""
         import torch
 
         ends = []
@@ -47,13 +50,15 @@ class Peer:
 
         self.calls.clear()
         size, length = self.options.size, min(512, self.pipe.tokenizer_2.model_max_length)
+        start = time.perf_counter()
         image = self.pipe(prompt=prompt, height=size, width=size, num_inference_steps=self.options.steps,
                           max_sequence_length=length, generator=torch.Generator("cpu").manual_seed(self.options.seed),
                           callback_on_step_end=on_step).images[0]
+        picture_seconds = time.perf_counter() - start
         image.save(path)
         transformer = self.pipe.transformer
         cached = getattr(transformer, "_pruned_steps", getattr(transformer, "_cached_steps", []))
-        return ends[-1] - self.calls[0], list(cached)
+        return ends[-1] - self.calls[0], picture_seconds, list(cached)
 
     def answer(self, request):
         import cache_dit
@@ -69,7 +74,8 @@ class Peer:
         drawn = [self.draw(prompt, folder / f"{i:03}.png") for i, prompt in enumerate(self.prompts)]
         if request["yaml"]:
             cache_dit.disable_cache(self.pipe)
-        return {"denoise_seconds": [seconds for seconds, _ in drawn], "cached_steps": [steps for _, steps in drawn]}
+        denoise, pictures, cached = zip(*drawn)
+        return {"denoise_seconds": denoise, "picture_seconds": pictures, "cached_steps": cached}
 
 
 def main():

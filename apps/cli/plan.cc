@@ -200,6 +200,7 @@ void add_work_options(CLI::App& command, PlanOptions& o) {
   command.add_flag("--true-cfg", r.true_cfg, "Two guidance branches a step");
   command.add_option("--dtype", r.dtype, "auto, fp32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  command.add_option("--attn,--attention-backend", r.attention_backend, "As in generate");
 }
 
 void add_machine_options(CLI::App& command, PlanOptions& o) {

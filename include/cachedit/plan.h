@@ -20,6 +20,8 @@ struct PlanRequest {
   std::optional<int64_t> text_tokens;  ///< default: GenerateRequest's max_sequence_length
   bool true_cfg = false;               ///< two guidance branches a step
   std::string dtype = "auto";          ///< as in LoadOptions
+  /// Whose attention is measured, as in set_attn_backend(); empty: the environment's, or "native".
+  std::string attention_backend;
 
   /// Rates of one rank. Those of computation are measured on this machine's CPU, with the threads
   /// of set_num_threads(), where device_flops is not given; then the others have defaults, too:
@@ -57,7 +59,8 @@ struct LayoutPlan {
   double exposed_seconds = 0;  ///< communication that no computation hides
   int64_t bytes_sent = 0;
   int64_t messages = 0;
-  int64_t bytes_once = 0;  ///< behind the last step
+  /// In the whole run of as many steps as `generate` takes by default, besides.
+  int64_t bytes_once = 0;
   int64_t messages_once = 0;
   int64_t weight_bytes = 0;      ///< of all components
   int64_t activation_bytes = 0;  ///< estimate for the transformer

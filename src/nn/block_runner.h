@@ -10,6 +10,7 @@
 
 #include "attention/attention.h"
 #include "nn/arena.h"
+#include "nn/modulation.h"
 #include "nn/rotary.h"
 #include "nn/streams.h"
 
@@ -17,8 +18,8 @@ namespace cachedit::nn {
 
 /// What every block of one forward pass reads besides the streams.
 struct BlockContext {
-  /// Conditioning vector [B, C] (time, guidance and pooled text), after its activation (SiLU).
-  at::Tensor conditioning;
+  ModulationTable* modulations = nullptr;  ///< of the run
+  int64_t step = 0;                        ///< of the run, from 0
   const RotaryEmbedding* rotary = nullptr;
   const attention::Attention* attention = nullptr;
   Arena* arena = nullptr;  ///< for what blocks need inside; null: they allocate it

@@ -15,7 +15,7 @@ namespace cachedit::nn {
 /// flip_sin_to_cos=True, downscale_freq_shift=0).
 at::Tensor sinusoidal_embedding(const at::Tensor& values, int64_t width);
 
-/// Two linear layers "linear_1" and "linear_2" with SiLU between: [B, in] -> [B, width].
+/// Two linear layers "linear_1" and "linear_2" with SiLU between: [..., in] -> [..., width].
 class EmbeddingMlp {
  public:
   EmbeddingMlp(const WeightScope& scope, int64_t in_features, int64_t width);

@@ -207,8 +207,27 @@ Sent block_sums(const BlockShape& block, const TransformerShape& shape, const Wo
   for (const Tokens kind : block.sums) {
     sent += share.all_reduce(work.batch * share.tokens(kind) * shape.width());
   }
-  for (const int64_t width : block.gathered) sent += share.all_gather(work.batch * width);
   return sent;
+}
+
+/// What collecting the vectors of all steps of a run sends.
+Sent gathered_vectors(const TransformerShape& shape, const Workload& work, const Layout& layout,
+                      const Share& share) {
+  Sent sent;
+  for (const BlockShape& block : shape.blocks) {
+    for (const int64_t width : block.gathered) {
+      for (int64_t step = 0; step < work.steps; step += shape.vector_steps) {
+        const int64_t steps = std::min(shape.vector_steps, work.steps - step);
+        sent += share.all_gather(steps * work.batch * width) * block.count;
+      }
+    }
+  }
+  return sent * (work.branches / layout.cfg);
+}
+
+/// How often a step reads the weights of such vectors.
+double vector_passes(const TransformerShape& shape, const Workload& work) {
+  return 1 / static_cast<double>(std::min(shape.vector_steps, work.steps));
 }
 
 /// What a step sends outside the blocks: the branch's velocity to the rank of the other branch, and
@@ -257,7 +276,8 @@ void add_blocks(const BlockShape& block, const TransformerShape& shape, const Wo
   const auto gemm = [&](double flops) { return rows * flops / tp / machine.gemm_flops; };
   const double attention = attention_seconds(shape, work, share, machine);
   const double of_token = shared_out(block.moved, layout.tp) + merged_elements(shape, work, layout);
-  const double moved = rows * of_token + static_cast<double>(block.vector_weights) / tp;
+  const double moved =
+      rows * of_token + static_cast<double>(block.vector_weights) / tp * vector_passes(shape, work);
   cost.compute_seconds +=
       count * (gemm(block.token_flops) + attention + moving_seconds(moved, work, machine));
 
@@ -378,11 +398,11 @@ comm::Traffic predict_traffic(const TransformerShape& shape, const Workload& wor
   return to_traffic(step);
 }
 
-comm::Traffic predict_gather(const TransformerShape& shape, const Workload& work,
-                             const Layout& layout, int64_t rank) {
-  Sent sent;
-  sent.add(Share(shape, work, layout, rank).latent_bytes(shape.latent_channels),
-           layout.sequence() - 1);
+comm::Traffic predict_once(const TransformerShape& shape, const Workload& work,
+                           const Layout& layout, int64_t rank) {
+  const Share share(shape, work, layout, rank);
+  Sent sent = gathered_vectors(shape, work, layout, share);
+  sent.add(share.latent_bytes(shape.latent_channels), layout.sequence() - 1);
   return to_traffic(sent);
 }
 
@@ -398,10 +418,14 @@ LayoutCost cost_of(const TransformerShape& shape, const Workload& work, const La
     add_blocks(block, shape, work, share, machine, cost);
   }
   const auto image_rows = static_cast<double>(work.batch * share.tokens(Tokens::kImage));
-  cost.compute_seconds += image_rows * shape.image_flops / machine.gemm_flops +
-                          moving_seconds(static_cast<double>(shape.vector_weights), work, machine);
+  cost.compute_seconds +=
+      image_rows * shape.image_flops / machine.gemm_flops +
+      moving_seconds(static_cast<double>(shape.vector_weights) * vector_passes(shape, work), work,
+                     machine);
   const auto passes = static_cast<double>(work.branches / layout.cfg);
-  const double end = seconds_of(step_end(shape, layout, share), machine);
+  const double end = seconds_of(step_end(shape, layout, share), machine) +
+                     seconds_of(gathered_vectors(shape, work, layout, share), machine) /
+                         static_cast<double>(work.steps);
   cost.compute_seconds *= passes;
   cost.communication_seconds = cost.communication_seconds * passes + end;
   cost.exposed_seconds = cost.exposed_seconds * passes + end;
@@ -410,9 +434,9 @@ LayoutCost cost_of(const TransformerShape& shape, const Workload& work, const La
   const comm::Traffic traffic = predict_traffic(shape, work, layout, 0);
   cost.bytes_sent = traffic.bytes_sent;
   cost.messages = traffic.messages_sent;
-  const comm::Traffic gather = predict_gather(shape, work, layout, 0);
-  cost.bytes_once = gather.bytes_sent;
-  cost.messages_once = gather.messages_sent;
+  const comm::Traffic once = predict_once(shape, work, layout, 0);
+  cost.bytes_once = once.bytes_sent;
+  cost.messages_once = once.messages_sent;
   cost.weight_bytes = (shape.shared_weights / layout.tp + shape.whole_weights) * work.element_size +
                       work.resident_bytes;
   cost.activation_bytes = activation_bytes(shape, work, layout, share);

@@ -29,9 +29,9 @@ struct BlockShape {
   double meanwhile_flops = 0;   ///< of these, what may run while the attention's output travels
   /// Tensors [B, tokens, width] that the ranks of tp add up (Shard::kRows), in order.
   std::vector<Tokens> sums = {};
-  /// Widths of the vectors [B, width] that they collect (Shard::kGatheredColumns).
+  /// Widths of the vectors [steps, B, width] that they collect (Shard::kGatheredColumns).
   std::vector<int64_t> gathered = {};
-  int64_t vector_weights = 0;  ///< weights that meet one vector a picture, shared out by tp
+  int64_t vector_weights = 0;  ///< weights that project these, shared out by tp
   PerToken moved;              ///< elements that norms, gates and activations read and write
 };
 
@@ -42,6 +42,7 @@ struct TransformerShape {
   std::vector<BlockShape> blocks = {};
   double image_flops = 0;      ///< of one image token outside the blocks, the same with tp
   int64_t vector_weights = 0;  ///< as in BlockShape, outside the blocks: whole on every rank
+  int64_t vector_steps = 1;    ///< steps whose vectors are projected together
   int64_t shared_weights = 0;  ///< elements of all weights that tp shares out
   int64_t whole_weights = 0;   ///< and of all others
   /// Elements alive at a block's two peaks: while attention runs, and while the MLP does.
@@ -56,6 +57,7 @@ struct Workload {
   int64_t text_tokens = 0;
   int64_t batch = 1;
   int64_t branches = 1;  ///< 2 with true CFG
+  int64_t steps = 1;     ///< of the run
   int64_t element_size = 2;
   int64_t resident_bytes = 0;  ///< of the other models, whole on every rank
   UlyssesOptions ulysses = {};
@@ -84,7 +86,7 @@ struct LayoutCost {
   double exposed_seconds = 0;  ///< communication that no computation hides
   int64_t bytes_sent = 0;
   int64_t messages = 0;
-  int64_t bytes_once = 0;  ///< behind the last step
+  int64_t bytes_once = 0;  ///< in the whole run, besides
   int64_t messages_once = 0;
   int64_t weight_bytes = 0;
   int64_t activation_bytes = 0;  ///< estimate of the most that the transformer holds at one time
@@ -101,9 +103,10 @@ std::string why_not(const TransformerShape& shape, const Workload& work, const L
 comm::Traffic predict_traffic(const TransformerShape& shape, const Workload& work,
                               const Layout& layout, int64_t rank);
 
-/// What is sent once, behind the last step: the latents to all parts of the sequence.
-comm::Traffic predict_gather(const TransformerShape& shape, const Workload& work,
-                             const Layout& layout, int64_t rank);
+/// What a run sends besides: the vectors of its steps, and behind the last step the latents to all
+/// parts of the sequence.
+comm::Traffic predict_once(const TransformerShape& shape, const Workload& work,
+                           const Layout& layout, int64_t rank);
 
 /// Figures are 0 where the layout cannot run for another reason than memory.
 LayoutCost cost_of(const TransformerShape& shape, const Workload& work, const Layout& layout,

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -66,8 +67,7 @@ struct FluxPipeline::Run {
   std::unique_ptr<nn::Arena> arena = std::make_unique<nn::Arena>();  ///< of both branches
   Schedule schedule;
   int64_t first_step = 0;
-  at::Tensor latents;  ///< this rank's tokens
-  at::Tensor guidance;
+  at::Tensor latents;                 ///< this rank's tokens
   nn::BlockRunner* runner = nullptr;  ///< null: what caching chooses
 };
 
@@ -172,14 +172,32 @@ uint64_t FluxPipeline::common_seed(const GenerateRequest& request) const {
   return static_cast<uint64_t>(seed.item<int64_t>());
 }
 
+models::FluxSteps FluxPipeline::steps_of(const GenerateRequest& request, const FluxPlan& plan,
+                                         const Run& run) const {
+  const auto f32 = at::TensorOptions().dtype(at::kFloat).device(parts_.device);
+  const std::vector<float>& timesteps = run.schedule.timesteps;
+  // Divided in the latents' dtype, as diffusers does.
+  models::FluxSteps steps = {
+      .timesteps =
+          at::tensor(at::ArrayRef<float>(timesteps).slice(static_cast<size_t>(run.first_step)), f32)
+              .to(parts_.transformer.dtype())
+              .unsqueeze(1) /
+          1000};
+  if (parts_.transformer.config().guidance_embeds) {
+    steps.guidance = at::full({plan.images()}, request.guidance_scale, f32);
+  }
+  return steps;
+}
+
 FluxPipeline::Branch FluxPipeline::make_branch(const PromptEmbeds& embeds, const FluxPlan& plan,
+                                               const models::FluxSteps& steps,
                                                const attention::Attention& backend) const {
   const ParallelChoice& parallel = parts_.parallel;
   const int64_t text = embeds.tokens.size(1), image = plan.grid_height * plan.grid_width;
   parallel.check_tokens(text, image);
   const FluxTokens tokens(parallel.mesh().sequence(), text, image);
-  const models::FluxConditioning whole =
-      parts_.transformer.prepare(embeds.tokens, embeds.pooled, plan.grid_height, plan.grid_width);
+  const models::FluxConditioning whole = parts_.transformer.prepare(
+      embeds.tokens, embeds.pooled, steps, plan.grid_height, plan.grid_width);
   return {.tokens = tokens,
           .conditioning = tokens.take(whole),
           .attention = ParallelAttention(backend, parallel, tokens.lengths())};
@@ -250,15 +268,10 @@ at::Tensor FluxPipeline::start_latents(const GenerateRequest& request, const Flu
   return pack_latents(draw_noise(shape, generator, dtype, parts_.device));
 }
 
-at::Tensor FluxPipeline::forward(const FluxPlan& plan, const Run& run, const Branch& branch,
-                                 const at::Tensor& latents, int64_t index,
-                                 nn::BlockRunner& runner) const {
-  const at::Tensor timestep =
-      at::full({plan.images()}, run.schedule.timesteps[static_cast<size_t>(index)],
-               latents.options()) /
-      1000;
+at::Tensor FluxPipeline::forward(const Run& run, const Branch& branch, const at::Tensor& latents,
+                                 int64_t index, nn::BlockRunner& runner) const {
   return parts_.transformer.forward(
-      latents, timestep, run.guidance, branch.conditioning, runner, branch.attention.get(),
+      latents, branch.conditioning, runner, branch.attention.get(),
       {.step = index - run.first_step,
        .num_steps = static_cast<int64_t>(run.schedule.timesteps.size()) - run.first_step,
        .branch = branch.index});
@@ -271,15 +284,14 @@ at::Tensor FluxPipeline::predict(const FluxPlan& plan, const GenerateRequest& re
   at::Tensor conditional, unconditional;
   if (cfg.size() == 2) {
     const Branch& own = cfg.rank() == 0 ? *run.conditional : *run.unconditional;
-    const at::Tensor velocity =
-        forward(plan, run, own, latents, index, runner).unsqueeze(0).contiguous();
+    const at::Tensor velocity = forward(run, own, latents, index, runner).unsqueeze(0).contiguous();
     const at::Tensor both = comm::all_gather(cfg, velocity, {1, 1}, 0);
     conditional = both.select(0, 0);
     unconditional = both.select(0, 1);
   } else {
-    conditional = forward(plan, run, *run.conditional, latents, index, runner);
+    conditional = forward(run, *run.conditional, latents, index, runner);
     if (!plan.true_cfg) return conditional;
-    unconditional = forward(plan, run, *run.unconditional, latents, index, runner);
+    unconditional = forward(run, *run.unconditional, latents, index, runner);
   }
   return unconditional + (conditional - unconditional) * request.true_cfg_scale;
 }
@@ -391,9 +403,10 @@ GenerateResult FluxPipeline::run(const GenerateRequest& request, nn::BlockRunner
       {.sigmas = plan.sigmas, .mu = parts_.scheduler.mu_for(plan.grid_height * plan.grid_width)});
   run.first_step = first_step_of(request, plan.num_inference_steps);
 
-  run.conditional.emplace(make_branch(positive_embeds(request, plan), plan, attention));
+  const models::FluxSteps steps = steps_of(request, plan, run);
+  run.conditional.emplace(make_branch(positive_embeds(request, plan), plan, steps, attention));
   if (plan.true_cfg) {
-    run.unconditional.emplace(make_branch(negative_embeds(request, plan), plan, attention));
+    run.unconditional.emplace(make_branch(negative_embeds(request, plan), plan, steps, attention));
     run.unconditional->index = 1;
     run.unconditional->conditioning.arena = run.arena.get();
   }
@@ -402,10 +415,6 @@ GenerateResult FluxPipeline::run(const GenerateRequest& request, nn::BlockRunner
 
   run.latents = run.conditional->tokens.take_latents(
       start_latents(request, plan, run.schedule, run.first_step, result.seed));
-  if (flux.guidance_embeds) {
-    run.guidance = at::full({plan.images()}, request.guidance_scale,
-                            at::TensorOptions().dtype(at::kFloat).device(parts_.device));
-  }
   comm::Communicator& world = parts_.parallel.world().communicator();
   world.reset_traffic();
   const at::Tensor latents = denoise(request, plan, std::move(run), result);

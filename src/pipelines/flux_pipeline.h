@@ -84,8 +84,10 @@ class FluxPipeline final : public Pipeline, public RunnerHost {
   void reload(const EnableCacheOptions& options);
   void require_same_run(const GenerateRequest& request) const;
   uint64_t common_seed(const GenerateRequest& request) const;
+  models::FluxSteps steps_of(const GenerateRequest& request, const FluxPlan& plan,
+                             const Run& run) const;
   Branch make_branch(const PromptEmbeds& embeds, const FluxPlan& plan,
-                     const attention::Attention& backend) const;
+                     const models::FluxSteps& steps, const attention::Attention& backend) const;
   PromptEmbeds positive_embeds(const GenerateRequest& request, const FluxPlan& plan) const;
   PromptEmbeds negative_embeds(const GenerateRequest& request, const FluxPlan& plan) const;
   PromptEmbeds given_embeds(const at::Tensor& tokens, const at::Tensor& pooled,
@@ -97,8 +99,8 @@ class FluxPipeline final : public Pipeline, public RunnerHost {
                           at::Generator& generator) const;
   at::Tensor denoise(const GenerateRequest& request, const FluxPlan& plan, Run run,
                      GenerateResult& result) const;
-  at::Tensor forward(const FluxPlan& plan, const Run& run, const Branch& branch,
-                     const at::Tensor& latents, int64_t index, nn::BlockRunner& runner) const;
+  at::Tensor forward(const Run& run, const Branch& branch, const at::Tensor& latents, int64_t index,
+                     nn::BlockRunner& runner) const;
   at::Tensor predict(const FluxPlan& plan, const GenerateRequest& request, const Run& run,
                      const at::Tensor& latents, int64_t index, nn::BlockRunner& runner) const;
   void report_step(const GenerateRequest& request, int64_t step,

@@ -1,5 +1,7 @@
 #include "pipelines/flux_shape.h"
 
+#include "nn/modulation.h"
+
 namespace cachedit::pipelines {
 namespace {
 
@@ -20,9 +22,9 @@ parallel::BlockShape double_block(const models::FluxConfig& c) {
           .sums = {Tokens::kImage, Tokens::kText, Tokens::kImage, Tokens::kText},
           .gathered = {6 * width, 6 * width},  // norm1, norm1_context
           .vector_weights = 12 * width * width,
-          // Two norms (2 each) and two gated sums (3 each) of the stream; norms of query and key
-          // (4), joining the streams (6), rotary embedding (4) and GELU (8).
-          .moved = {.whole = 10 * w, .shared = 22 * w}};
+          // Besides what the products read and write: two norms (2 each) and two streams to add
+          // gated products to; query and key, normed and rotated in place (2 each).
+          .moved = {.whole = 6 * w, .shared = 4 * w}};
 }
 
 /// Three projections and the MLP's first half read the normed tokens; proj_out reads attention's
@@ -37,9 +39,8 @@ parallel::BlockShape single_block(const models::FluxConfig& c) {
           .sums = {Tokens::kJoint},          // proj_out
           .gathered = {3 * width},           // norm
           .vector_weights = 3 * width * width,
-          // Joining the streams (2), norm (2) and gated sum (3); norms of query and key (4), rotary
-          // embedding (4), attention's copy into proj_out's input (2) and GELU (8).
-          .moved = {.whole = 7 * w, .shared = 18 * w}};
+          // A norm (2) and the stream to add to; query and key (4).
+          .moved = {.whole = 3 * w, .shared = 4 * w}};
 }
 
 /// What flux_shard_rules() shares out, biases of column-wise layers included.
@@ -62,13 +63,14 @@ parallel::TransformerShape flux_shape(const models::FluxConfig& c, int64_t param
   shape.latent_channels = c.out_channels;
   shape.blocks = {double_block(c), single_block(c)};
   shape.image_flops = 2 * w * static_cast<double>(c.in_channels + c.out_channels);
+  shape.vector_steps = nn::ModulationTable::kStepsAtOnce;
   shape.vector_weights = embedders * (kSinusoidalWidth + width) * width + 2 * width * width;
   shape.shared_weights = shared_weights(c);
   shape.whole_weights = parameters - shape.shared_weights;
-  // The single block's: stream and norm; query, key and value with their rotated copies, and the
-  // output. Then stream, norm and result; query, key and value, output, MLP, proj_out's input.
-  shape.attention_peak = {.whole = 2 * w, .shared = 6 * w};
-  shape.mlp_peak = {.whole = 3 * w, .shared = 13 * w};
+  // The single block's, whose buffers live through the run: stream and norm; query, key and value,
+  // attention's output, MLP. Then the result, too.
+  shape.attention_peak = {.whole = 2 * w, .shared = 8 * w};
+  shape.mlp_peak = {.whole = 3 * w, .shared = 8 * w};
   return shape;
 }
 

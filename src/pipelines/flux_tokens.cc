@@ -11,7 +11,7 @@ models::FluxConditioning FluxTokens::take(const models::FluxConditioning& whole)
   const at::Tensor text = text_.take(freqs.narrow(0, 0, text_.total()), 0);
   const at::Tensor image = image_.take(freqs.narrow(0, text_.total(), image_.total()), 0);
   return {.encoder = text_.take(whole.encoder, 1).contiguous(),
-          .pooled = whole.pooled,
+          .modulations = whole.modulations,
           .rotary = {at::cat({text, image}, 0)},
           .arena = whole.arena};
 }

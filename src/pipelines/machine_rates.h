@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "attention/attention.h"
+
 namespace cachedit::pipelines {
 
 struct MachineRates {
@@ -14,7 +16,9 @@ struct MachineRates {
 };
 
 /// Measured on the CPU in about a second, with the threads at hand, at a transformer's width and
-/// number of tokens (long sequences on a part of them).
-MachineRates measure_rates(int64_t heads, int64_t head_dim, int64_t tokens, at::ScalarType dtype);
+/// number of tokens (long sequences on a part of them): unquantized linear layers as a model loaded
+/// in `dtype` has them, and `attention`.
+MachineRates measure_rates(int64_t heads, int64_t head_dim, int64_t tokens, at::ScalarType dtype,
+                           const attention::Attention& attention);
 
 }  // namespace cachedit::pipelines

@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <utility>
 
+#include "attention/registry.h"
 #include "base/dtype_name.h"
+#include "base/environment.h"
 #include "base/fail.h"
 #include "io/weight_store.h"
 #include "models/flux/flux_transformer.h"
 #include "models/vae/autoencoder_kl.h"
+#include "pipelines/attention_choice.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/device.h"
 #include "pipelines/flux_request.h"
@@ -46,6 +49,9 @@ void check_request(const PlanRequest& r) {
   }
   if (r.batch < 1 || r.batch > kMaxBatch) {
     fail<InputError>(kWhere, "batch must lie in 1..", kMaxBatch, ": got ", r.batch);
+  }
+  if (!r.attention_backend.empty() && r.attention_backend != attention::kAuto) {
+    attention::builtin_registry().find(r.attention_backend);  // refuses an unknown one
   }
   check_positive(r.device_flops, "device_flops");
   check_positive(r.attention_flops, "attention_flops");
@@ -115,6 +121,7 @@ parallel::Workload workload_of(const PlanRequest& r, const FluxCheckpoint& flux,
   work.text_tokens = tokens.max_sequence_length;
   work.batch = r.batch;
   work.branches = r.true_cfg ? 2 : 1;
+  work.steps = tokens.num_inference_steps;
   work.element_size = static_cast<int64_t>(c10::elementSize(flux.dtype));
   work.resident_bytes = flux.other_parameters * work.element_size;
   work.ulysses = {
@@ -139,8 +146,12 @@ parallel::Machine machine_of(const PlanRequest& r, const parallel::TransformerSh
     if (!r.attention_flops) assume("attention computes at the rate of matrix products");
     if (!r.memory_bandwidth) assume("norms, activations and other memory-bound work are left out");
   } else {
-    const MachineRates rates =
-        measure_rates(shape.heads, shape.head_dim, work.image_tokens + work.text_tokens, dtype);
+    AttentionChoice backend(at::kCPU, environment().attention_backend);
+    if (!r.attention_backend.empty()) {
+      backend.choose(r.attention_backend, AttentionSource::kExplicit);
+    }
+    const MachineRates rates = measure_rates(
+        shape.heads, shape.head_dim, work.image_tokens + work.text_tokens, dtype, *backend.make());
     machine.gemm_flops = rates.gemm_flops;
     machine.attention_flops = r.attention_flops.value_or(rates.attention_flops);
     machine.memory_bandwidth = r.memory_bandwidth.value_or(rates.memory_bandwidth);
@@ -166,6 +177,7 @@ parallel::Machine machine_of(const PlanRequest& r, const parallel::TransformerSh
 /// The layout as options of `cachedit generate`.
 std::string options_of(const parallel::Layout& layout, const PlanRequest& r) {
   std::string type, options;
+  if (!r.attention_backend.empty()) options += " --attn " + r.attention_backend;
   const auto size = [&](const char* name, int64_t value) {
     if (value > 1) options += c10::str(" --", name, "-size ", value);
   };

@@ -1,6 +1,7 @@
 #include "models/flux/flux_transformer.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -27,16 +28,17 @@ FluxTransformer load(const std::filesystem::path& folder, at::ScalarType dtype =
 }
 
 at::Tensor run(const FluxTransformer& model, const io::SafetensorsFile& golden,
-               nn::BlockRunner& runner) {
+               nn::BlockRunner& runner,
+               const attention::Attention& attention = attention::native_attention()) {
   const auto input = [&](const char* name) {
     return golden.tensor(std::string("transformer.") + name).to(model.dtype());
   };
   const bool guided = model.config().guidance_embeds;
+  const FluxSteps steps = {.timesteps = input("timestep").unsqueeze(0),
+                           .guidance = guided ? input("guidance") : at::Tensor()};
   const FluxConditioning conditioning =
-      model.prepare(input("encoder"), input("pooled"), kRows, kColumns);
-  return model.forward(input("latents"), input("timestep"),
-                       guided ? input("guidance") : at::Tensor(), conditioning, runner,
-                       attention::native_attention(), {});
+      model.prepare(input("encoder"), input("pooled"), steps, kRows, kColumns);
+  return model.forward(input("latents"), conditioning, runner, attention, {});
 }
 
 class FluxTransformerGolden : public ::testing::TestWithParam<const char*> {
@@ -103,13 +105,7 @@ TEST_P(FluxTransformerGolden, AttentionGoesThroughTheSeam) {
   const FluxTransformer model = load(transformer());
   nn::PlainBlockRunner runner;
   CountingAttention counting;
-  const auto input = [&](const char* name) {
-    return golden_->tensor(std::string("transformer.") + name);
-  };
-  model.forward(input("latents"), input("timestep"),
-                model.config().guidance_embeds ? input("guidance") : at::Tensor(),
-                model.prepare(input("encoder"), input("pooled"), kRows, kColumns), runner, counting,
-                {});
+  run(model, *golden_, runner, counting);
   EXPECT_EQ(counting.calls, model.config().num_layers + model.config().num_single_layers);
 }
 
@@ -150,15 +146,53 @@ TEST(FluxTransformer, RefusesInputsOfAnotherWidth) {
   test::TempDir folder;
   test::make_tiny_checkpoint("flux_double_only", folder.path() / "model");
   const FluxTransformer model = load(folder.path() / "model" / "transformer");
-  EXPECT_THROW(model.prepare(at::zeros({1, 5, 31}), at::zeros({1, 24}), 2, 2), InputError);
-  EXPECT_THROW(model.prepare(at::zeros({1, 5, 32}), at::zeros({1, 23}), 2, 2), InputError);
-  EXPECT_THROW(model.prepare(at::zeros({2, 5, 32}), at::zeros({1, 24}), 2, 2), InputError);
-  nn::PlainBlockRunner runner;
-  const auto conditioning = model.prepare(at::zeros({1, 5, 32}), at::zeros({1, 24}), 2, 2);
-  EXPECT_THROW(model.forward(at::zeros({1, 4, 16}), at::zeros({1}), at::full({1}, 3.5),
-                             conditioning, runner, attention::native_attention(), {}),
-               InputError)
+  const auto prepare = [&](const at::Tensor& encoder, const at::Tensor& pooled,
+                           const at::Tensor& guidance = {}) {
+    return model.prepare(encoder, pooled, {.timesteps = at::zeros({3, 1}), .guidance = guidance}, 2,
+                         2);
+  };
+  EXPECT_THROW(prepare(at::zeros({1, 5, 31}), at::zeros({1, 24})), InputError);
+  EXPECT_THROW(prepare(at::zeros({1, 5, 32}), at::zeros({1, 23})), InputError);
+  EXPECT_THROW(prepare(at::zeros({2, 5, 32}), at::zeros({1, 24})), InputError);
+  EXPECT_THROW(prepare(at::zeros({1, 5, 32}), at::zeros({1, 24}), at::full({1}, 3.5)), InputError)
       << "guidance for a model that embeds none";
+
+  nn::PlainBlockRunner runner;
+  const auto conditioning = prepare(at::zeros({1, 5, 32}), at::zeros({1, 24}));
+  const auto forward = [&](int64_t step) {
+    return model.forward(at::zeros({1, 4, 16}), conditioning, runner, attention::native_attention(),
+                         {.step = step, .num_steps = 3});
+  };
+  EXPECT_EQ(forward(2).sizes(), at::IntArrayRef({1, 4, 16}));
+  EXPECT_THROW(forward(3), InputError) << "a step that was not prepared for";
+}
+
+// Vectors are projected for many steps at once: each step must get its own, whichever step came
+// first and however many steps one product covers.
+TEST_P(FluxTransformerGolden, StepsOfOneRunAreThoseOfRunsOfOneStep) {
+  const FluxTransformer model = load(transformer());
+  const auto input = [&](const char* name) {
+    return golden_->tensor(std::string("transformer.") + name);
+  };
+  constexpr int64_t kSteps = 2 * nn::ModulationTable::kStepsAtOnce + 3;
+  const at::Tensor timesteps = at::linspace(1, 0.1, kSteps).unsqueeze(1);
+  const at::Tensor guidance = model.config().guidance_embeds ? input("guidance") : at::Tensor();
+  const auto prepare = [&](const at::Tensor& times) {
+    return model.prepare(input("encoder"), input("pooled"),
+                         {.timesteps = times, .guidance = guidance}, kRows, kColumns);
+  };
+  nn::PlainBlockRunner runner;
+  const FluxConditioning together = prepare(timesteps);
+  // Steps 0 to 2, then as if caching had skipped some, the last, and one that was passed by.
+  for (const int64_t step : {0, 1, 2, 9, 17, 24, 34, 8}) {
+    const auto forward = [&](const FluxConditioning& conditioning, int64_t index) {
+      return model.forward(input("latents"), conditioning, runner, attention::native_attention(),
+                           {.step = index, .num_steps = kSteps});
+    };
+    const at::Tensor alone = forward(prepare(timesteps.narrow(0, step, 1)), 0);
+    // Products of more rows may add in another order.
+    EXPECT_LE(test::relative_error(forward(together, step), alone), 1e-6) << "step " << step;
+  }
 }
 
 FluxConfig parse(const std::string& text) {

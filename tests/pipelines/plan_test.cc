@@ -235,6 +235,14 @@ TEST(Plan, NamesWhyALayoutCannotRun) {
   for (const LayoutPlan& layout : plan(r).layouts) EXPECT_FALSE(layout.fits || layout.best);
 }
 
+TEST(Plan, TakesABackendThatThisMachineLacksWhereNothingIsMeasured) {
+  PlanRequest r = request(2);
+  r.attention_backend = "_native_npu";
+  EXPECT_THAT(plan(r).layouts.at(0).options, HasSubstr("--attn _native_npu"));
+  r.device_flops.reset();
+  EXPECT_THROW(plan(r), UnsupportedError);
+}
+
 TEST(Plan, SaysWhatItMeasuredAndAssumed) {
   PlanRequest r;
   r.world = 2;
@@ -272,6 +280,7 @@ TEST(Plan, RefusesWhatMakesNoSense) {
   refuse([](PlanRequest& r) { r.text_tokens = 513; }, "max_sequence_length", "513");
   refuse([](PlanRequest& r) { r.dtype = "fp9"; }, "fp9", "bf16");
   refuse([](PlanRequest& r) { r.device_flops = 0; }, "device_flops", "0");
+  refuse([](PlanRequest& r) { r.attention_backend = "flush"; }, "unknown backend", "flush");
   refuse([](PlanRequest& r) { r.attention_flops = -1; }, "attention_flops", "-1");
   refuse([](PlanRequest& r) { r.memory_bandwidth = 0; }, "memory_bandwidth");
   refuse([](PlanRequest& r) { r.bandwidth = INFINITY; }, "bandwidth", "inf");

@@ -93,13 +93,14 @@ TEST_P(PlanTraffic, IsWhatTheRanksSend) {
                                    .text_tokens = kTextTokens,
                                    .batch = kBatch,
                                    .branches = c.true_cfg ? 2 : 1,
+                                   .steps = kSteps,
                                    .element_size = 2,
                                    .ulysses = c.ulysses,
                                    .ring = c.ring};
   ASSERT_EQ(parallel::why_not(shape, work, c.layout), "");
   for (int64_t rank = 0; rank < c.layout.world(); ++rank) {
     const comm::Traffic step = parallel::predict_traffic(shape, work, c.layout, rank);
-    const comm::Traffic once = parallel::predict_gather(shape, work, c.layout, rank);
+    const comm::Traffic once = parallel::predict_once(shape, work, c.layout, rank);
     const ParallelStats& got = sent[static_cast<size_t>(rank)];
     EXPECT_EQ(kSteps * step.bytes_sent + once.bytes_sent, got.bytes_sent) << "rank " << rank;
     EXPECT_EQ(kSteps * step.messages_sent + once.messages_sent, got.messages_sent)

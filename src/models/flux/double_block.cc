@@ -31,8 +31,9 @@ FluxDoubleBlock::FluxDoubleBlock(const nn::WeightScope& scope, const FluxConfig&
       ff_context_(scope / "ff_context", c.width(), 4 * c.width(), nn::Activation::kGeluTanh) {}
 
 nn::Streams FluxDoubleBlock::forward(const nn::Streams& in, const nn::BlockContext& context) const {
-  const std::vector<at::Tensor> mod = norm1_(context.conditioning);
-  const std::vector<at::Tensor> text_mod = norm1_context_(context.conditioning);
+  const std::vector<at::Tensor> mod = context.modulations->vectors(norm1_, context.step);
+  const std::vector<at::Tensor> text_mod =
+      context.modulations->vectors(norm1_context_, context.step);
   const int64_t text_tokens = in.encoder.size(1), image_tokens = in.hidden.size(1);
   const nn::RotaryEmbedding& rotary = *context.rotary;
   const auto project = [&](const QkvProjection& projection, const at::Tensor& x,

@@ -77,7 +77,8 @@ FluxTransformer::FluxTransformer(const FluxConfig& config, const nn::WeightLoade
 }
 
 FluxConditioning FluxTransformer::prepare(const at::Tensor& prompt_embeds, const at::Tensor& pooled,
-                                          int64_t grid_height, int64_t grid_width) const {
+                                          const FluxSteps& steps, int64_t grid_height,
+                                          int64_t grid_width) const {
   if (prompt_embeds.dim() != 3 || prompt_embeds.size(2) != config_.joint_attention_dim) {
     fail<InputError>("flux", "prompt_embeds must be [B, N, ", config_.joint_attention_dim,
                      "]: got ", prompt_embeds.sizes());
@@ -87,37 +88,37 @@ FluxConditioning FluxTransformer::prepare(const at::Tensor& prompt_embeds, const
     fail<InputError>("flux", "pooled_prompt_embeds must be [", prompt_embeds.size(0), ", ",
                      config_.pooled_projection_dim, "]: got ", pooled.sizes());
   }
-  const at::Tensor positions =
-      joint_positions(prompt_embeds.size(1), grid_height, grid_width, dtype_, device_);
-  return {.encoder = context_embedder_(prompt_embeds),
-          .pooled = text_embedder_(pooled),
-          .rotary = nn::make_rotary(positions, config_.axes_dims_rope)};
-}
-
-at::Tensor FluxTransformer::embed_conditioning(const at::Tensor& timestep,
-                                               const at::Tensor& guidance,
-                                               const at::Tensor& pooled) const {
-  // Scaled to 0..1000 in the activations' dtype, as diffusers does.
-  const auto embed = [&](const nn::EmbeddingMlp& embedder, const at::Tensor& value) {
-    return embedder(nn::sinusoidal_embedding(value.to(dtype_) * 1000, kSinusoidalWidth).to(dtype_));
-  };
-  at::Tensor sum = embed(timestep_embedder_, timestep);
-  if (guidance_embedder_) sum = sum + embed(*guidance_embedder_, guidance);
-  return sum + pooled;
-}
-
-at::Tensor FluxTransformer::forward(const at::Tensor& latents, const at::Tensor& timestep,
-                                    const at::Tensor& guidance,
-                                    const FluxConditioning& conditioning, nn::BlockRunner& runner,
-                                    const attention::Attention& attention,
-                                    const nn::StepInfo& step) const {
-  if (guidance.defined() != config_.guidance_embeds) {
+  if (steps.guidance.defined() != config_.guidance_embeds) {
     fail<InputError>("flux", "guidance must be given exactly when the model embeds it: it ",
                      config_.guidance_embeds ? "does" : "does not");
   }
-  nn::BlockContext context;
   // Every block starts from SiLU(conditioning): computed once here instead of in each.
-  context.conditioning = at::silu(embed_conditioning(timestep, guidance, conditioning.pooled));
+  const at::Tensor activated = at::silu(embed_conditioning(steps, text_embedder_(pooled)));
+  const at::Tensor positions =
+      joint_positions(prompt_embeds.size(1), grid_height, grid_width, dtype_, device_);
+  return {.encoder = context_embedder_(prompt_embeds),
+          .modulations = std::make_shared<nn::ModulationTable>(activated),
+          .rotary = nn::make_rotary(positions, config_.axes_dims_rope)};
+}
+
+at::Tensor FluxTransformer::embed_conditioning(const FluxSteps& steps,
+                                               const at::Tensor& pooled) const {
+  // Scaled to 0..1000 in the activations' dtype, as diffusers does.
+  const auto sinusoidal = [&](const at::Tensor& value) {
+    return nn::sinusoidal_embedding(value.to(dtype_) * 1000, kSinusoidalWidth).to(dtype_);
+  };
+  const at::Tensor times = sinusoidal(steps.timesteps.flatten());
+  at::Tensor sum = timestep_embedder_(times.view({steps.timesteps.size(0), -1, kSinusoidalWidth}));
+  if (guidance_embedder_) sum = sum + (*guidance_embedder_)(sinusoidal(steps.guidance));
+  return sum + pooled;
+}
+
+at::Tensor FluxTransformer::forward(const at::Tensor& latents, const FluxConditioning& conditioning,
+                                    nn::BlockRunner& runner, const attention::Attention& attention,
+                                    const nn::StepInfo& step) const {
+  nn::BlockContext context;
+  context.modulations = conditioning.modulations.get();
+  context.step = step.step;
   context.rotary = &conditioning.rotary;
   context.attention = &attention;
   context.arena = conditioning.arena;
@@ -127,7 +128,8 @@ at::Tensor FluxTransformer::forward(const at::Tensor& latents, const at::Tensor&
                         list_of("single_transformer_blocks", single_transformer_blocks_)},
                        std::move(streams), context, step);
 
-  const std::vector<at::Tensor> mod = norm_out_(context.conditioning);  // scale, shift
+  // Scale, shift.
+  const std::vector<at::Tensor> mod = context.modulations->vectors(norm_out_, context.step);
   return proj_out_(nn::modulated_layer_norm(streams.hidden, mod[0], mod[1]));
 }
 

@@ -20,10 +20,16 @@
 
 namespace cachedit::models {
 
-/// What stays the same in every step of a run, computed once.
+/// The steps of a run, as the network is told of them.
+struct FluxSteps {
+  at::Tensor timesteps;      ///< [steps, B], or [steps, 1] for all of a batch; in [0, 1]
+  at::Tensor guidance = {};  ///< [B], defined exactly when the config embeds guidance
+};
+
+/// What is computed once for all steps of a run.
 struct FluxConditioning {
   at::Tensor encoder;  ///< text tokens in the network's width [B, Nt, C]
-  at::Tensor pooled;   ///< pooled text in the network's width [B, C]
+  std::shared_ptr<nn::ModulationTable> modulations;
   nn::RotaryEmbedding rotary;
   nn::Arena* arena = nullptr;  ///< buffers of the run, or null
 };
@@ -37,14 +43,14 @@ class FluxTransformer {
                   const nn::WeightOptions& options);
 
   /// `prompt_embeds` [B, Nt, joint_attention_dim], `pooled` [B, pooled_projection_dim], the image
-  /// grid in tokens. Throws InputError for other widths.
+  /// grid in tokens. Throws InputError for other widths, and for guidance where the model has none.
   FluxConditioning prepare(const at::Tensor& prompt_embeds, const at::Tensor& pooled,
-                           int64_t grid_height, int64_t grid_width) const;
+                           const FluxSteps& steps, int64_t grid_height, int64_t grid_width) const;
 
-  /// Predicts the velocity [B, Ni, out_channels] of packed latents [B, Ni, in_channels].
-  /// `timestep` [B] in [0, 1]; `guidance` [B], defined exactly when the config embeds guidance.
-  at::Tensor forward(const at::Tensor& latents, const at::Tensor& timestep,
-                     const at::Tensor& guidance, const FluxConditioning& conditioning,
+  /// Predicts the velocity [B, Ni, out_channels] of packed latents [B, Ni, in_channels] in
+  /// `step.step`, one of the steps that `conditioning` was prepared for. The steps of a run share
+  /// what `conditioning` keeps, so they must not run at the same time.
+  at::Tensor forward(const at::Tensor& latents, const FluxConditioning& conditioning,
                      nn::BlockRunner& runner, const attention::Attention& attention,
                      const nn::StepInfo& step) const;
 
@@ -55,8 +61,8 @@ class FluxTransformer {
 
  private:
   FluxTransformer(const FluxConfig& config, const nn::WeightLoader& loader);
-  at::Tensor embed_conditioning(const at::Tensor& timestep, const at::Tensor& guidance,
-                                const at::Tensor& pooled) const;
+  /// [steps, B, C]
+  at::Tensor embed_conditioning(const FluxSteps& steps, const at::Tensor& pooled) const;
 
   FluxConfig config_;
   at::ScalarType dtype_;

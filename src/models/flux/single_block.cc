@@ -21,7 +21,7 @@ FluxSingleBlock::FluxSingleBlock(const nn::WeightScope& scope, const FluxConfig&
 
 nn::Streams FluxSingleBlock::forward(const nn::Streams& in, const nn::BlockContext& context) const {
   const at::Tensor x = nn::join_streams(in);
-  const std::vector<at::Tensor> mod = norm_(context.conditioning);
+  const std::vector<at::Tensor> mod = context.modulations->vectors(norm_, context.step);
   const at::Tensor normed = nn::take(context.arena, nn::Arena::kNormed, x.sizes(), x.options());
   nn::modulated_layer_norm_out(normed, x, mod[kScale], mod[kShift]);
   at::Tensor qkv, mlp;
