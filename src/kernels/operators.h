@@ -112,4 +112,36 @@ struct ActivationProblem {
 /// Within 4e-7 max(1, |x|) of the exact function.
 void activate(const ActivationProblem& problem, const Parallel& parallel, CpuIsa isa);
 
+/// The largest magnitude of every row; NaN for a row that holds NaN or infinity.
+struct RowMagnitudeProblem {
+  ElementType type = ElementType::kFloat32;
+  int64_t batch = 1;
+  int64_t rows = 0;  ///< of a batch item
+  int64_t columns = 0;
+  const void* x = nullptr;
+  RowStrides x_strides;
+  float* magnitude = nullptr;  ///< [batch * rows]
+};
+
+void row_magnitudes(const RowMagnitudeProblem& problem, const Parallel& parallel, CpuIsa isa);
+
+/// out = e4m3(x / scale) * scale, rounded to `type` once more: x as OCP float8 e4m3 with a dynamic
+/// scale holds it. scale = magnitude / 448, 1 where the magnitude is below 1e-30.
+struct Float8Problem {
+  ElementType type = ElementType::kFloat32;  ///< of x and out
+  int64_t batch = 1;
+  int64_t rows = 0;  ///< of a batch item
+  int64_t columns = 0;
+  int64_t group = 0;  ///< columns that share a scale (of the last group there may be fewer); 0: all
+  const void* x = nullptr;
+  RowStrides x_strides;
+  void* out = nullptr;
+  RowStrides out_strides;
+  /// [batch * rows], at least the rows' own, or null: the largest in each group, which is NaN where
+  /// it holds NaN or infinity.
+  const float* magnitude = nullptr;
+};
+
+void round_to_float8(const Float8Problem& problem, const Parallel& parallel, CpuIsa isa);
+
 }  // namespace cachedit::kernels

@@ -37,9 +37,16 @@ bool has_packed_form(at::Device device, at::ScalarType dtype);
 
 /// Activations [B, N, in] as a float8 W8A8 `type` rounds them, in their own dtype: to e4m3 with a
 /// scale of amax / 448 per row, batch item, or 128 of a row's features; rows of zeros stay zeros.
-/// In 16 bits the scaled values are rounded once more. `largest` [B, N]: in place of the amax of
-/// each row (or item), as LinearForm::run_share() has it.
+/// In 16 bits the scaled values are rounded once more. `second` [B, N, rest], defined or not:
+/// further features of the rows. `largest` [B, N]: in place of the amax of each row (or item), as
+/// LinearForm::run_share() has it.
+at::Tensor rounded_to_float8(const at::Tensor& x, const at::Tensor& second, QuantType type,
+                             const at::Tensor& largest = {});
+
+namespace reference {
+/// The definition by ATen's operators, on any device: what the kernel is tested against.
 at::Tensor rounded_to_float8(const at::Tensor& x, QuantType type, const at::Tensor& largest = {});
+}  // namespace reference
 
 /// What a call does besides the product, for a `y` [B, N, out] that is the product: writes
 /// call.out.

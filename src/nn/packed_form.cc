@@ -159,10 +159,8 @@ class RoundedActivations final : public LinearForm {
   void run(const LinearCall& call) const override { run_share(call, at::Tensor()); }
   void run_share(const LinearCall& original, const at::Tensor& largest) const override {
     LinearCall call = original;
-    // One scale may cover both parts of the input.
-    at::Tensor x = call.second.defined() ? at::cat({call.input, call.second}, -1) : call.input;
+    call.input = rounded_to_float8(original.input, original.second, type_, largest);
     call.second = at::Tensor();
-    call.input = rounded_to_float8(x, type_, largest);
     inner_->run(call);
   }
   RowScale row_scale() const override {

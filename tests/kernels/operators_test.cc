@@ -18,6 +18,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/gapped.h"
 #include "kernels/kernel_runner.h"
 #include "support/tensor_compare.h"
 
@@ -29,38 +30,6 @@ using kernels::ElementType;
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-ElementType element_type(const at::Tensor& t) {
-  if (t.scalar_type() == at::kBFloat16) return ElementType::kBFloat16;
-  return t.scalar_type() == at::kHalf ? ElementType::kFloat16 : ElementType::kFloat32;
-}
-
-/// A tensor with gaps behind its rows and its items, which hold NaN: reads of them show, and so do
-/// writes. `values` are rounded to `dtype`.
-class Gapped {
- public:
-  Gapped(const at::Tensor& values, at::ScalarType dtype) {
-    std::vector<int64_t> shape = values.sizes().vec();
-    for (size_t i = 1; i < shape.size(); ++i) shape[i] += i + 1 == shape.size() ? 3 : 1;
-    storage_ = at::full(shape, kNan, dtype);
-    view_ = storage_;
-    for (int64_t i = 1; i < values.dim(); ++i) view_ = view_.narrow(i, 0, values.size(i));
-    view_.copy_(values);
-  }
-
-  const at::Tensor& view() const { return view_; }
-
-  /// The values, after checking that the gaps still are NaN. Call it last.
-  at::Tensor take() {
-    at::Tensor result = view_.clone(at::MemoryFormat::Contiguous);
-    view_.fill_(kNan);
-    EXPECT_TRUE(storage_.isnan().all().item<bool>()) << "written outside the rows";
-    return result;
-  }
-
- private:
-  at::Tensor storage_, view_;
-};
 
 /// Half the distance to the next number, relative.
 double unit(at::ScalarType dtype) {
@@ -79,7 +48,6 @@ void expect_close(const at::Tensor& got, const at::Tensor& want, double slack = 
       << "largest error " << error.max().item<double>() << " of " << largest;
 }
 
-kernels::RowStrides row_strides(const at::Tensor& t) { return {t.stride(0), t.stride(1)}; }
 kernels::HeadStrides head_strides(const at::Tensor& t) {
   return {t.stride(0), t.stride(1), t.stride(2)};
 }

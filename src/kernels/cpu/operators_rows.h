@@ -12,6 +12,7 @@ namespace cachedit::kernels::CACHEDIT_ISA {
 template <ElementType type>
 struct Elements {
   static CACHEDIT_INLINE const void* at(const void* row, int64_t i) { return offset(row, type, i); }
+  static CACHEDIT_INLINE void* at(void* row, int64_t i) { return offset(row, type, i); }
   static CACHEDIT_INLINE F32 load(const void* row, int64_t i) {
 #if defined(__AVX2__)
     // GCC 12 widens vectors by halves where it is not told the instruction.
