@@ -72,7 +72,7 @@ def plan(options, layout, flops):
         path = pathlib.Path(folder, "plan.json")
         flags = [flag for flag in layout if flag not in ("--parallel-type", "ulysses", "ring", "tp")]
         command = [program(options), "plan", "--model-path", options.model_path, "--world", RANKS, "--height",
-                   options.size, "--width", options.size, "--text-tokens", options.text_tokens, "--dtype", "bf16",
+                   options.size, "--width", options.size, "--text-tokens", options.text_tokens, "--steps", options.steps, "--dtype", "bf16",
                    "--device-flops", repr(flops), "--no-overlap", "--json", path, *flags]
         common._run([str(part) for part in command], 1)
         found = json.loads(path.read_text())

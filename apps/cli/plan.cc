@@ -82,6 +82,7 @@ nlohmann::ordered_json to_json(const ParallelPlan& plan, const std::string& mode
           {"text_tokens", plan.text_tokens},
           {"batch", plan.batch},
           {"branches", plan.branches},
+          {"steps", plan.steps},
           {"dtype", plan.dtype},
           {"gemm_operations", plan.gemm_operations},
           {"attention_operations", plan.attention_operations},
@@ -197,6 +198,7 @@ void add_work_options(CLI::App& command, PlanOptions& o) {
   integer("--batch", r.batch, "Pictures at a time (default 1)");
   integer("--text-tokens,--max-sequence-length", r.text_tokens,
           "T5 tokens, at most 512 (default: tokenizer_2's limit)");
+  integer("--steps,--num-inference-steps", r.steps, "Steps of a run (default 28)");
   command.add_flag("--true-cfg", r.true_cfg, "Two guidance branches a step");
   command.add_option("--dtype", r.dtype, "auto, fp32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));

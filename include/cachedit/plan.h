@@ -19,6 +19,7 @@ struct PlanRequest {
   int64_t batch = 1;                   ///< pictures at a time
   std::optional<int64_t> text_tokens;  ///< default: GenerateRequest's max_sequence_length
   bool true_cfg = false;               ///< two guidance branches a step
+  std::optional<int64_t> steps;        ///< of a run; default as in GenerateRequest
   std::string dtype = "auto";          ///< as in LoadOptions
   /// Whose attention is measured, as in set_attn_backend(); empty: the environment's, or "native".
   std::string attention_backend;
@@ -59,8 +60,7 @@ struct LayoutPlan {
   double exposed_seconds = 0;  ///< communication that no computation hides
   int64_t bytes_sent = 0;
   int64_t messages = 0;
-  /// In the whole run of as many steps as `generate` takes by default, besides.
-  int64_t bytes_once = 0;
+  int64_t bytes_once = 0;  ///< in the whole run, besides
   int64_t messages_once = 0;
   int64_t weight_bytes = 0;      ///< of all components
   int64_t activation_bytes = 0;  ///< estimate for the transformer
@@ -74,6 +74,7 @@ struct ParallelPlan {
   int64_t image_tokens = 0, text_tokens = 0;
   int64_t batch = 1;
   int64_t branches = 1;
+  int64_t steps = 1;  ///< of a run
   std::string dtype;
   /// Operations of a step on one rank alone.
   double gemm_operations = 0, attention_operations = 0;

@@ -37,8 +37,8 @@ enum class Activation {
 /// What happens to the value of an element once it is complete.
 enum class Combine {
   kStore,          ///< out = value
-  kAccumulate,     ///< out = out + value
   kGatedResidual,  ///< out = residual + gate[n] * value
+  kMultiply,       ///< out = residual * value, as gated MLPs (SwiGLU, GEGLU) have it
 };
 
 /// One product: A [rows, K] times the transpose of W [N, K] gives [rows, N]. Arrays need their
@@ -48,6 +48,9 @@ enum class Combine {
 /// plus bias[n]; then the activation; then `combine`, which rounds once to the output's type.
 struct GemmProblem {
   int64_t rows = 0;
+  /// Rows of a batch item; 0: all. How W is decoded depends on these alone, so that an item's
+  /// result does not depend on how many there are.
+  int64_t item_rows = 0;
   ElementType input_type = ElementType::kFloat32;
   /// A, as up to two segments along K; the second may be empty. Their columns add up to K.
   GemmSegment input[2];

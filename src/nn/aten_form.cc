@@ -35,6 +35,7 @@ std::unique_ptr<LinearForm> make_aten_form(at::Tensor weight, at::Tensor bias) {
 
 void finish_call(const at::Tensor& y, const LinearCall& call) {
   at::Tensor value = call.activation ? activate(*call.activation, y) : y;
+  if (call.factor.defined()) value = call.factor * value;
   if (call.residual.defined()) {
     value = call.gate.defined() ? at::addcmul(call.residual, call.gate.unsqueeze(1), value)
                                 : call.residual + value;

@@ -20,6 +20,7 @@ class JoinedForm final : public LinearForm {
       call.out = part(whole.out);
       call.residual = part(whole.residual);
       call.gate = part(whole.gate);
+      call.factor = part(whole.factor);
       forms_[i]->run(call);
       begin += outputs_[i];
     }

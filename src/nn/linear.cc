@@ -158,6 +158,9 @@ void Linear::check_input(const LinearCall& call) const {
     fail<InputError>("linear", "the layer takes ", in_features_, " features: got ", width, " in ",
                      x.sizes());
   }
+  if (call.factor.defined() && call.residual.defined()) {
+    fail<InputError>("linear", "a call takes a residual or a factor: got both");
+  }
   const auto computes = [](at::ScalarType type) {
     return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
   };
@@ -176,9 +179,11 @@ at::Tensor Linear::run(const LinearCall& original) const {
   call.input = as_rows(call.input);
   call.second = as_rows(call.second);
   call.residual = as_rows(call.residual);
+  call.factor = as_rows(call.factor);
   if (shard_ == Shard::kGatheredColumns) {
     call.out = at::Tensor();
     call.residual = at::Tensor();
+    call.factor = at::Tensor();
     call.activation.reset();
   }
   if (!call.out.defined()) {
@@ -197,6 +202,7 @@ at::Tensor Linear::run(const LinearCall& original) const {
     const at::Tensor y = gathered(call.out);
     rest.out = original.out.defined() ? as_rows(original.out) : at::empty(y.sizes(), y.options());
     rest.residual = as_rows(rest.residual);
+    rest.factor = as_rows(rest.factor);
     finish_call(y, rest);
     call.out = rest.out;
   }
@@ -237,6 +243,13 @@ void Linear::summed(const LinearCall& call) const {
   comm::all_reduce_sum(*group_, product.out);
   if (bias_.defined()) product.out.add_(bias_);
   finish_call(product.out, call);
+}
+
+at::Tensor each_alone(const Linear& layer, const at::Tensor& vectors) {
+  std::vector<int64_t> shape = vectors.sizes().vec();
+  const at::Tensor y = layer(vectors.reshape({-1, 1, vectors.size(-1)}));
+  shape.back() = y.size(-1);
+  return y.view(shape);
 }
 
 }  // namespace cachedit::nn

@@ -29,6 +29,9 @@ struct LinearCall {
   at::Tensor residual = {};
   /// [B, out] for an input of [B, N, in]; undefined: ones.
   at::Tensor gate = {};
+  /// [..., out], in place of a residual: the result is factor * y, y being activated already, as
+  /// gated MLPs (SwiGLU, GEGLU) have it; may be `out`.
+  at::Tensor factor = {};
 };
 
 /// What the scale of a form's rounded activations covers, where it is more than a few features.
@@ -90,5 +93,9 @@ class Linear {
   std::optional<Shard> shard_;
   comm::Communicator* group_ = nullptr;
 };
+
+/// `layer` of vectors [..., in], each a batch item of its own: where one scale of quantized
+/// activations covers an item, no vector depends on the others.
+at::Tensor each_alone(const Linear& layer, const at::Tensor& vectors);
 
 }  // namespace cachedit::nn

@@ -70,6 +70,28 @@ bool scales_cover_more(QuantType type, Shard shard) {
          type != QuantType::kFloat8PerBlock;
 }
 
+std::string does_not_end_between_scales(const WeightScope& scope, int64_t size, bool rows) {
+  return c10::str("a share of 1 / ", scope.shard_group()->size(), " of its ", size,
+                  rows ? " inputs" : " outputs", " does not end between two scales");
+}
+
+/// float8_per_block of a stored weight that has one scale: all of a small weight is one block, and
+/// shares are those of a weight that is quantized at load.
+void choose_for_one_scale(ChosenWeight& chosen, const WeightScope& scope, int64_t out, int64_t in,
+                          const ShardRule* rule) {
+  const bool one_block = std::max(out, in) <= kFloat8Block;
+  const bool rows = rule != nullptr && rule->shard == Shard::kRows;
+  if (rule != nullptr && (one_block || rows) &&
+      !share_ends_between_scales(rows ? in : out, kFloat8Block, *rule,
+                                 scope.shard_group()->size())) {
+    chosen.note = does_not_end_between_scales(scope, rows ? in : out, rows);
+    chosen.type = scope.options().quantization.per_tensor_fallback ? QuantType::kFloat8PerTensor
+                                                                   : QuantType::kFloat8WeightOnly;
+  } else if (one_block) {
+    chosen.weight.scales = chosen.weight.scales.view({1, 1});
+  }
+}
+
 /// This rank's share of the quantized whole.
 LinearWeight quantized_share(const WeightScope& scope, const LinearWeight& share, int64_t out,
                              int64_t in, const ShardRule& rule, QuantType type, int64_t group) {
@@ -104,9 +126,8 @@ ChosenWeight choose_weight(const WeightScope& scope, int64_t out, int64_t in, co
   }
   if (weight.quantized()) {
     chosen.type = type_of_stored(weight, asked.type, chosen.note);
-    if (chosen.type == QuantType::kFloat8PerBlock && weight.scales.numel() == 1 &&
-        std::max(weight.values.size(0), weight.values.size(1)) <= kFloat8Block) {
-      weight.scales = weight.scales.view({1, 1});  // all of a small weight is one block
+    if (chosen.type == QuantType::kFloat8PerBlock && weight.scales.numel() == 1) {
+      choose_for_one_scale(chosen, scope, out, in, rule);
     }
     return chosen;
   }
@@ -119,9 +140,7 @@ ChosenWeight choose_weight(const WeightScope& scope, int64_t out, int64_t in, co
   if (weight.unpacked ||
       (rule != nullptr &&
        !share_ends_between_scales(rows ? in : out, each, *rule, scope.shard_group()->size()))) {
-    chosen.note =
-        c10::str("a share of 1 / ", scope.shard_group()->size(), " of its ", rows ? in : out,
-                 rows ? " inputs" : " outputs", " does not end between two scales");
+    chosen.note = does_not_end_between_scales(scope, rows ? in : out, rows);
     if (!plan.per_tensor_fallback) return chosen;
     type = fallback_type(*type);
   }

@@ -10,7 +10,7 @@ Modulation::Modulation(const WeightScope& scope, int64_t width, int64_t parts)
     : parts_(parts), linear_(scope / "linear", width, parts * width) {}
 
 at::Tensor Modulation::operator()(const at::Tensor& activated_conditioning) const {
-  return linear_(activated_conditioning);
+  return each_alone(linear_, activated_conditioning);
 }
 
 std::vector<at::Tensor> ModulationTable::vectors(const Modulation& modulation, int64_t step) {

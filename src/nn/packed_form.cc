@@ -72,17 +72,21 @@ class PackedForm final : public LinearForm {
     call.input = with_rows(call.input);
     call.second = with_rows(call.second);
     call.residual = with_rows(call.residual);
+    call.factor = with_rows(call.factor);
     const at::Tensor gate = call.gate.defined() ? call.gate.to(at::kFloat).contiguous() : call.gate;
     // Where one scale covers several rows, those are of one batch item: its result must not depend
     // on the other ones.
-    const bool item_scale = spec_.form == kernels::WeightForm::kInt8 &&
-                            activation_scale_ == kernels::ActivationScale::kPerTensor;
-    const bool one_block = (!item_scale || call.input.size(0) == 1) && is_one_block(call.input) &&
-                           is_one_block(call.second) && is_one_block(call.out) &&
-                           is_one_block(call.residual) && (!gate.defined() || gate.size(0) == 1);
-    kernels::GemmProblem problem = problem_of(call, *activation);
     const int64_t batch = call.input.size(0), rows = call.input.size(1);
+    kernels::GemmProblem problem = problem_of(call, *activation);
+    if (rows == 1) problem.activation_scale = kernels::ActivationScale::kPerRow;
+    const bool item_scale = spec_.form == kernels::WeightForm::kInt8 &&
+                            problem.activation_scale == kernels::ActivationScale::kPerTensor;
+    const bool one_block = (!item_scale || batch == 1) && is_one_block(call.input) &&
+                           is_one_block(call.second) && is_one_block(call.out) &&
+                           is_one_block(call.residual) && is_one_block(call.factor) &&
+                           (!gate.defined() || gate.size(0) == 1);
     problem.rows = one_block ? batch * rows : rows;
+    problem.item_rows = rows;
     const at::Tensor magnitude = largest.defined() ? largest.contiguous() : largest;
     place(problem, call, gate, 0);
     const Buffer scratch(kernels::gemm_scratch_bytes(problem, cpu_threads().threads, cpu_isa()));
@@ -110,8 +114,9 @@ class PackedForm final : public LinearForm {
     p.activation_scale = activation_scale_;
     p.bias = bias_.defined() ? bias_.const_data_ptr<float>() : nullptr;
     p.activation = activation;
-    p.combine =
-        call.residual.defined() ? kernels::Combine::kGatedResidual : kernels::Combine::kStore;
+    p.combine = call.residual.defined() ? kernels::Combine::kGatedResidual
+                : call.factor.defined() ? kernels::Combine::kMultiply
+                                        : kernels::Combine::kStore;
     p.out_type = *element_type(call.out.scalar_type());
     return p;
   }
@@ -128,9 +133,10 @@ class PackedForm final : public LinearForm {
     p.input[1] = segment(call.second);
     p.out = call.out.select(0, b).mutable_data_ptr();
     p.out_stride = call.out.stride(1);
-    if (call.residual.defined()) {
-      p.residual = call.residual.select(0, b).const_data_ptr();
-      p.residual_stride = call.residual.stride(1);
+    const at::Tensor& other = call.residual.defined() ? call.residual : call.factor;
+    if (other.defined()) {
+      p.residual = other.select(0, b).const_data_ptr();
+      p.residual_stride = other.stride(1);
     }
     if (gate.defined()) p.gate = gate.select(0, gate.size(0) == 1 ? 0 : b).const_data_ptr<float>();
   }

@@ -25,7 +25,7 @@ EmbeddingMlp::EmbeddingMlp(const WeightScope& scope, int64_t in_features, int64_
       linear_2_(scope / "linear_2", width, width) {}
 
 at::Tensor EmbeddingMlp::operator()(const at::Tensor& x) const {
-  return linear_2_(at::silu(linear_1_(x)));
+  return each_alone(linear_2_, at::silu(each_alone(linear_1_, x)));
 }
 
 }  // namespace cachedit::nn

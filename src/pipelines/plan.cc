@@ -111,6 +111,7 @@ FluxPlan plan_tokens(const PlanRequest& r, const FluxLimits& limits) {
   request.height = r.height;
   request.width = r.width;
   request.max_sequence_length = r.text_tokens;
+  request.num_inference_steps = r.steps;
   return plan_flux_request(request, limits);
 }
 
@@ -240,6 +241,7 @@ ParallelPlan plan_flux(const CheckpointIndex& index, const PlanRequest& request)
   plan.text_tokens = work.text_tokens;
   plan.batch = work.batch;
   plan.branches = work.branches;
+  plan.steps = work.steps;
   plan.dtype = dtype_name(flux.dtype);
   plan.gemm_operations = parallel::gemm_flops(shape, work);
   plan.attention_operations = parallel::attention_flops(shape, work);

@@ -98,8 +98,7 @@ LinearCase random_case(const FormCase& form, int64_t rows, int64_t inputs, int64
   add_operands(c, rows, outputs >= 3 && random() % 3 == 0 ? 3 : 1, first, random);
   constexpr Activation kActivations[] = {Activation::kNone, Activation::kGeluTanh,
                                          Activation::kGeluErf, Activation::kSilu};
-  constexpr Combine kCombines[] = {Combine::kStore, Combine::kStore, Combine::kAccumulate,
-                                   Combine::kGatedResidual};
+  constexpr Combine kCombines[] = {Combine::kStore, Combine::kMultiply, Combine::kGatedResidual};
   c.activation = draw(kActivations, random);
   c.combine = draw(kCombines, random);
   c.out_type = draw(kTypes, random);
@@ -107,6 +106,7 @@ LinearCase random_case(const FormCase& form, int64_t rows, int64_t inputs, int64
   if (random() % 3 > 0) c.bias = random_floats(outputs, random);
   if (c.combine != Combine::kStore) {
     c.before = random_matrix(c.out_type, rows, outputs, random, 1);
+    c.in_place = random() % 2 == 0;
   }
   if (c.combine == Combine::kGatedResidual && random() % 4 > 0) {
     c.gate = random_floats(outputs, random);
@@ -220,6 +220,7 @@ TEST(GemmActivations, NanStaysInItsRow) {
       LinearCase c = random_case(form, 9, 70, 66, random);
       c.activation = activation;
       c.combine = Combine::kStore;
+      c.in_place = false;
       c.input[0].set(4, 0, std::numeric_limits<double>::quiet_NaN());
       for (const CpuIsa isa : supported_isas()) {
         SCOPED_TRACE(std::string(kernels::isa_name(isa)) + ": " + describe(c));

@@ -87,13 +87,13 @@ bool GuardedBytes::intact() const {
 }
 
 std::string describe(const LinearCase& c) {
-  return c10::str("form ", static_cast<int>(c.spec.form), ", scale ",
-                  static_cast<int>(c.spec.scale), ", group ", c.spec.group, ", M ", c.rows(),
-                  ", K ", c.spec.inputs, " in ", c.input.size(), " segments, N ", c.spec.outputs,
-                  " in ", c.weights.size(), " parts, input ", static_cast<int>(c.input[0].type()),
-                  ", output ", static_cast<int>(c.out_type), ", bias ", !c.bias.empty(),
-                  ", activation ", static_cast<int>(c.activation), ", combine ",
-                  static_cast<int>(c.combine), ", gate ", !c.gate.empty());
+  return c10::str(
+      "form ", static_cast<int>(c.spec.form), ", scale ", static_cast<int>(c.spec.scale),
+      ", group ", c.spec.group, ", M ", c.rows(), ", K ", c.spec.inputs, " in ", c.input.size(),
+      " segments, N ", c.spec.outputs, " in ", c.weights.size(), " parts, input ",
+      static_cast<int>(c.input[0].type()), ", output ", static_cast<int>(c.out_type), ", bias ",
+      !c.bias.empty(), ", activation ", static_cast<int>(c.activation), ", combine ",
+      static_cast<int>(c.combine), ", gate ", !c.gate.empty(), ", in place ", c.in_place);
 }
 
 namespace {
@@ -159,7 +159,7 @@ PackedWeight::PackedWeight(const LinearCase& c, CpuIsa isa, bool quantize_first,
 
 TypedMatrix run_gemm(const LinearCase& c, const PackedWeight& weight, CpuIsa isa, int threads) {
   TypedMatrix out(c.out_type, c.rows(), c.spec.outputs, c.out_gap);
-  if (c.combine == kernels::Combine::kAccumulate) {
+  if (c.in_place) {
     out.fill([&](int64_t r, int64_t n) { return c.before.at(r, n); });
   }
   kernels::GemmProblem problem{
@@ -180,9 +180,9 @@ TypedMatrix run_gemm(const LinearCase& c, const PackedWeight& weight, CpuIsa isa
     problem.input[s] = {
         .data = c.input[s].data(), .columns = c.input[s].columns(), .stride = c.input[s].stride()};
   }
-  if (c.combine == kernels::Combine::kGatedResidual) {
-    problem.residual = c.before.data();
-    problem.residual_stride = c.before.stride();
+  if (c.combine != kernels::Combine::kStore) {
+    problem.residual = c.in_place ? out.data() : c.before.data();
+    problem.residual_stride = c.in_place ? out.stride() : c.before.stride();
   }
   ThreadPerTask pool(threads);
   GuardedBytes scratch(kernels::gemm_scratch_bytes(problem, threads, isa));
@@ -354,7 +354,10 @@ LinearReference reference_linear(const LinearCase& c, const StoredWeight& weight
       double value = activate(c.activation, sum + bias);
       double bound = 1.2 * product_error(c, isa) * (dynamic ? std::abs(sum) : magnitude) +
                      4e-7 * (std::abs(sum + bias) + std::abs(bias));
-      if (c.combine != kernels::Combine::kStore) {
+      if (c.combine == kernels::Combine::kMultiply) {
+        value *= c.before.at(m, n);
+        bound = std::abs(c.before.at(m, n)) * bound + 1e-7 * std::abs(value);
+      } else if (c.combine == kernels::Combine::kGatedResidual) {
         const double gate = c.gate.empty() ? 1 : c.gate[static_cast<size_t>(n)];
         value = c.before.at(m, n) + gate * value;
         bound = std::abs(gate) * bound + 1e-7 * (std::abs(value) + std::abs(c.before.at(m, n)));

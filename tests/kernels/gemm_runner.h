@@ -69,7 +69,8 @@ struct LinearCase {
   std::vector<float> bias;            ///< empty for none, as is gate
   kernels::Activation activation = kernels::Activation::kNone;
   kernels::Combine combine = kernels::Combine::kStore;
-  TypedMatrix before;  ///< the residual, or what out holds for kAccumulate
+  TypedMatrix before;     ///< the residual
+  bool in_place = false;  ///< the residual is what out holds
   std::vector<float> gate;
   kernels::ElementType out_type = kernels::ElementType::kFloat32;
   int64_t out_gap = 0;

@@ -110,6 +110,18 @@ def test_options_change_what_is_sent(plan):
     assert sent("--ring-rotate-method", "allgather")["ring 2"] == plain["ring 2"]
 
 
+def test_vectors_of_the_modulation_are_sent_once_a_run(plan):
+    def once(*options):
+        _, found = plan("--world", 2, *options, *MACHINE)
+        tp = next(layout for layout in found["layouts"] if layout["layout"] == "tp 2")
+        return found["steps"], tp["bytes_once"], tp["messages_once"]
+
+    (default, _, _), (one, sent_by_one, messages) = once(), once("--steps", 1)
+    assert (default, one) == (28, 1)
+    assert once("--steps", 16) == (16, 16 * sent_by_one, messages)
+    assert once("--steps", 17) == (17, 17 * sent_by_one, 2 * messages)
+
+
 def test_weights_are_not_read(run_cli, model_copy):
     """Files of the right length without the data."""
     weights = model_copy / "transformer" / "diffusion_pytorch_model.safetensors"

@@ -100,14 +100,16 @@ inline void finish_row(const GemmProblem& p, const PanelEpilogue& e, int64_t row
   activate(p.activation, values);
   void* out = offset(p.out, p.out_type, row * p.out_stride);
   if (p.combine != Combine::kStore) {
-    const bool gated = p.combine == Combine::kGatedResidual;
     F32 base[kVecs];
-    load_columns(gated ? offset(p.residual, p.out_type, row * p.residual_stride) : out, p.out_type,
-                 e, base);
+    load_columns(offset(p.residual, p.out_type, row * p.residual_stride), p.out_type, e, base);
     for (int v = 0; v < kVecs; ++v) {
-      const bool weighted = gated && e.gate != nullptr;
-      values[v] =
-          weighted ? fma(load(e.gate + v * kLanes), values[v], base[v]) : base[v] + values[v];
+      if (p.combine == Combine::kMultiply) {
+        values[v] = base[v] * values[v];
+      } else if (e.gate != nullptr) {
+        values[v] = fma(load(e.gate + v * kLanes), values[v], base[v]);
+      } else {
+        values[v] = base[v] + values[v];
+      }
     }
   }
   store_columns(out, p.out_type, e, values);
@@ -121,7 +123,7 @@ inline void prefetch_outputs(const GemmProblem& p, const PanelEpilogue& e, int64
     const char* out =
         static_cast<const char*>(offset(p.out, p.out_type, r * p.out_stride + e.column));
     for (int64_t i = 0; i < bytes; i += 64) prefetch(out + i);
-    if (p.combine != Combine::kGatedResidual) continue;
+    if (p.combine == Combine::kStore) continue;
     const char* base =
         static_cast<const char*>(offset(p.residual, p.out_type, r * p.residual_stride + e.column));
     for (int64_t i = 0; i < bytes; i += 64) prefetch(base + i);

@@ -33,9 +33,10 @@ struct GemmPlan {
     panels = divide_up(p.weight.outputs, kPanel);
     packs = !reads_in_place<Format>(p);
     row_bytes = packed_row_bytes<Format>(inputs);
-    decoding = kDirect<Format>      ? Decoding::kNone
-               : p.rows <= kFewRows ? Decoding::kInKernel
-                                    : Decoding::kByBlock;
+    const int64_t item_rows = p.item_rows > 0 ? p.item_rows : p.rows;
+    decoding = kDirect<Format>         ? Decoding::kNone
+               : item_rows <= kFewRows ? Decoding::kInKernel
+                                       : Decoding::kByBlock;
     choose_block_elements(p);
     choose_item(p, threads);
     // Rows in whole items, as many as fit 8 MiB.

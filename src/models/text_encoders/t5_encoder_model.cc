@@ -117,9 +117,9 @@ class FeedForward {
   }
 
   at::Tensor operator()(const at::Tensor& x) const {
-    at::Tensor h = nn::activate(act_, wi_(x));
-    if (wi_1_) h = h * (*wi_1_)(x);
-    return wo_(h.to(wo_.dtype()));
+    nn::LinearCall call{.input = x, .activation = act_};
+    if (wi_1_) call.factor = (*wi_1_)(x);
+    return wo_(wi_.run(call).to(wo_.dtype()));
   }
 
  private:
