@@ -21,6 +21,7 @@ namespace {
 
 struct PlanOptions {
   PlanRequest what;
+  std::string quantize_type;
   std::string model_path;
   std::optional<int64_t> threads;
   std::string json;
@@ -168,7 +169,10 @@ void print_command(const ParallelPlan& plan, const PlanOptions& options) {
   std::printf("The best: %s\n", command.c_str());
 }
 
-void run(const PlanOptions& options) {
+void run(PlanOptions& options) {
+  if (!options.quantize_type.empty()) {
+    options.what.quantize_config = QuantizeConfig{.quant_type = options.quantize_type};
+  }
   if (!options.json.empty()) check_writable(options.json);
   if (options.threads) set_num_threads(*options.threads);
   const std::string model =
@@ -203,6 +207,7 @@ void add_work_options(CLI::App& command, PlanOptions& o) {
   command.add_option("--dtype", r.dtype, "auto, fp32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   command.add_option("--attn,--attention-backend", r.attention_backend, "As in generate");
+  command.add_option("--quantize-type", o.quantize_type, "As in generate")->check(not_empty());
 }
 
 void add_machine_options(CLI::App& command, PlanOptions& o) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cachedit/export.h"
+#include "cachedit/quantize.h"
 
 namespace cachedit {
 
@@ -23,6 +24,9 @@ struct PlanRequest {
   std::string dtype = "auto";          ///< as in LoadOptions
   /// Whose attention is measured, as in set_attn_backend(); empty: the environment's, or "native".
   std::string attention_backend;
+  /// As in LoadOptions: what weights take and how fast their products are. A checkpoint that is
+  /// quantized already needs none.
+  std::optional<QuantizeConfig> quantize_config;
 
   /// Rates of one rank. Those of computation are measured on this machine's CPU, with the threads
   /// of set_num_threads(), where device_flops is not given; then the others have defaults, too:

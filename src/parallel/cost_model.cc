@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <utility>
@@ -225,9 +226,14 @@ Sent gathered_vectors(const TransformerShape& shape, const Workload& work, const
   return sent * (work.branches / layout.cfg);
 }
 
-/// How often a step reads the weights of such vectors.
-double vector_passes(const TransformerShape& shape, const Workload& work) {
-  return 1 / static_cast<double>(std::min(shape.vector_steps, work.steps));
+double weight_size(const Workload& work) {
+  return work.weight_size > 0 ? work.weight_size : static_cast<double>(work.element_size);
+}
+
+/// What a step reads of so many weights of such vectors, in elements of activations.
+double vector_elements(const TransformerShape& shape, const Workload& work, double weights) {
+  return weights * weight_size(work) / static_cast<double>(work.element_size) /
+         static_cast<double>(std::min(shape.vector_steps, work.steps));
 }
 
 /// What a step sends outside the blocks: the branch's velocity to the rank of the other branch, and
@@ -276,8 +282,8 @@ void add_blocks(const BlockShape& block, const TransformerShape& shape, const Wo
   const auto gemm = [&](double flops) { return rows * flops / tp / machine.gemm_flops; };
   const double attention = attention_seconds(shape, work, share, machine);
   const double of_token = shared_out(block.moved, layout.tp) + merged_elements(shape, work, layout);
-  const double moved =
-      rows * of_token + static_cast<double>(block.vector_weights) / tp * vector_passes(shape, work);
+  const double moved = rows * of_token +
+                       vector_elements(shape, work, static_cast<double>(block.vector_weights) / tp);
   cost.compute_seconds +=
       count * (gemm(block.token_flops) + attention + moving_seconds(moved, work, machine));
 
@@ -420,7 +426,7 @@ LayoutCost cost_of(const TransformerShape& shape, const Workload& work, const La
   const auto image_rows = static_cast<double>(work.batch * share.tokens(Tokens::kImage));
   cost.compute_seconds +=
       image_rows * shape.image_flops / machine.gemm_flops +
-      moving_seconds(static_cast<double>(shape.vector_weights) * vector_passes(shape, work), work,
+      moving_seconds(vector_elements(shape, work, static_cast<double>(shape.vector_weights)), work,
                      machine);
   const auto passes = static_cast<double>(work.branches / layout.cfg);
   const double end = seconds_of(step_end(shape, layout, share), machine) +
@@ -437,8 +443,9 @@ LayoutCost cost_of(const TransformerShape& shape, const Workload& work, const La
   const comm::Traffic once = predict_once(shape, work, layout, 0);
   cost.bytes_once = once.bytes_sent;
   cost.messages_once = once.messages_sent;
-  cost.weight_bytes = (shape.shared_weights / layout.tp + shape.whole_weights) * work.element_size +
-                      work.resident_bytes;
+  const int64_t weights = shape.shared_weights / layout.tp + shape.whole_weights;
+  cost.weight_bytes =
+      std::llround(static_cast<double>(weights) * weight_size(work)) + work.resident_bytes;
   cost.activation_bytes = activation_bytes(shape, work, layout, share);
   const auto needed = static_cast<double>(cost.weight_bytes + cost.activation_bytes);
   if (machine.memory > 0 && needed > machine.memory) {

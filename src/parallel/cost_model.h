@@ -56,9 +56,10 @@ struct Workload {
   int64_t image_tokens = 0;
   int64_t text_tokens = 0;
   int64_t batch = 1;
-  int64_t branches = 1;  ///< 2 with true CFG
-  int64_t steps = 1;     ///< of the run
-  int64_t element_size = 2;
+  int64_t branches = 1;        ///< 2 with true CFG
+  int64_t steps = 1;           ///< of the run
+  int64_t element_size = 2;    ///< bytes of an activation
+  double weight_size = 0;      ///< bytes that a weight takes on average; 0: element_size
   int64_t resident_bytes = 0;  ///< of the other models, whole on every rank
   UlyssesOptions ulysses = {};
   RingOptions ring = {};

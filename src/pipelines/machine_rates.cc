@@ -29,28 +29,31 @@ double least_seconds(const std::function<void()>& call) {
   return std::max(least, 1e-9);
 }
 
+std::unique_ptr<nn::LinearForm> form_of(const RatedWork& work, const at::Tensor& weight) {
+  const nn::LinearWeight plain{.values = weight};
+  if (work.type) return nn::make_quantized_form({plain}, {}, *work.type, work.group_size);
+  return nn::has_packed_form(at::kCPU, work.dtype) ? nn::make_packed_form({plain}, {}, work.dtype)
+                                                   : nn::make_aten_form(weight, {});
+}
+
 }  // namespace
 
-MachineRates measure_rates(int64_t heads, int64_t head_dim, int64_t tokens, at::ScalarType dtype,
-                           const attention::Attention& attention) {
+MachineRates measure_rates(const RatedWork& work, const attention::Attention& attention) {
   constexpr int64_t kMaxRows = 512, kMaxKeys = 2048, kMaxHeads = 4;
-  const int64_t width = heads * head_dim;
-  const int64_t rows = std::min(tokens, kMaxRows), keys = std::min(tokens, kMaxKeys);
+  const int64_t width = work.heads * work.head_dim;
+  const int64_t rows = std::min(work.tokens, kMaxRows), keys = std::min(work.tokens, kMaxKeys);
   const auto ones = [&](at::IntArrayRef sizes) {
-    return at::ones(sizes, at::TensorOptions().dtype(dtype));
+    return at::ones(sizes, at::TensorOptions().dtype(work.dtype));
   };
   MachineRates rates;
 
   const at::Tensor weight = ones({4 * width, width}), x = ones({1, rows, width});
-  const nn::LinearWeight plain{.values = weight};
-  const std::unique_ptr<nn::LinearForm> layer =
-      nn::has_packed_form(at::kCPU, dtype) ? nn::make_packed_form({plain}, at::Tensor(), dtype)
-                                           : nn::make_aten_form(weight, at::Tensor());
+  const std::unique_ptr<nn::LinearForm> layer = form_of(work, weight);
   const nn::LinearCall product{.input = x, .out = ones({1, rows, 4 * width})};
   rates.gemm_flops = 2.0 * static_cast<double>(weight.numel() * rows) /
                      least_seconds([&] { layer->run(product); });
 
-  const at::Tensor tokens_first = ones({1, keys, std::min(heads, kMaxHeads), head_dim});
+  const at::Tensor tokens_first = ones({1, keys, std::min(work.heads, kMaxHeads), work.head_dim});
   const attention::Inputs inputs{.query = tokens_first, .key = tokens_first, .value = tokens_first};
   rates.attention_flops = 4.0 * static_cast<double>(tokens_first.numel() * keys) /
                           least_seconds([&] { attention(inputs); });

@@ -4,8 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "attention/attention.h"
+#include "nn/quantization.h"
 
 namespace cachedit::pipelines {
 
@@ -15,10 +17,18 @@ struct MachineRates {
   double memory_bandwidth = 0;  ///< bytes a second of element-wise operations
 };
 
-/// Measured on the CPU in about a second, with the threads at hand, at a transformer's width and
-/// number of tokens (long sequences on a part of them): unquantized linear layers as a model loaded
-/// in `dtype` has them, and `attention`.
-MachineRates measure_rates(int64_t heads, int64_t head_dim, int64_t tokens, at::ScalarType dtype,
-                           const attention::Attention& attention);
+/// A transformer, as far as rates depend on it.
+struct RatedWork {
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t tokens = 0;
+  at::ScalarType dtype = at::kFloat;
+  std::optional<nn::QuantType> type = std::nullopt;  ///< of its linear layers
+  int64_t group_size = 64;
+};
+
+/// Measured on the CPU in about a second, with the threads at hand (long sequences on a part of
+/// them): linear layers as such a model has them, and `attention`.
+MachineRates measure_rates(const RatedWork& work, const attention::Attention& attention);
 
 }  // namespace cachedit::pipelines

@@ -19,6 +19,8 @@
 #include "pipelines/flux_request.h"
 #include "pipelines/flux_shape.h"
 #include "pipelines/machine_rates.h"
+#include "pipelines/quantize_choice.h"
+#include "pipelines/weight_sizes.h"
 #include "text/tokenizer.h"
 
 namespace cachedit {
@@ -69,21 +71,29 @@ void check_request(const PlanRequest& r) {
 struct FluxCheckpoint {
   models::FluxConfig config;
   at::ScalarType dtype = at::kFloat;
-  int64_t transformer_parameters = 0;
-  int64_t other_parameters = 0;
+  WeightSizes transformer;
+  int64_t group_size = 64;  ///< of int4 weights
+  int64_t other_bytes = 0;
   FluxLimits limits;
 };
 
-FluxCheckpoint read_flux(const CheckpointIndex& index, const std::string& dtype) {
+FluxCheckpoint read_flux(const CheckpointIndex& index, const std::string& dtype,
+                         const QuantizeChoice& quantize) {
   FluxCheckpoint flux;
   const auto folder = index.component("transformer", "FluxTransformer2DModel");
   io::JsonConfig json = io::JsonConfig::read(folder / "config.json");
   flux.config = models::FluxConfig::parse(json);
   const auto store = io::WeightStore::open(folder);
   flux.dtype = parse_dtype(dtype, store.floating_dtype(), at::kCPU);
-  flux.transformer_parameters = store.parameters();
-  // Binding the weights without their bytes finds out whether they fit the config.
-  models::FluxTransformer(flux.config, store, {.dtype = flux.dtype, .device = at::kMeta});
+  // Binding the weights without their bytes finds out whether they fit the config, and what becomes
+  // of each layer.
+  std::vector<nn::QuantizedLayer> layers;
+  nn::WeightOptions options{.dtype = flux.dtype, .list_only = true};
+  options.quantization = quantize.plan("transformer", store);
+  options.on_linear_layer = [&](const nn::QuantizedLayer& layer) { layers.push_back(layer); };
+  models::FluxTransformer(flux.config, store, options);
+  flux.group_size = options.quantization.group_size;
+  flux.transformer = weight_sizes(store, flux.dtype, layers, flux.group_size);
 
   const auto vae = index.component("vae", "AutoencoderKL");
   io::JsonConfig vae_json = io::JsonConfig::read(vae / "config.json");
@@ -91,7 +101,7 @@ FluxCheckpoint read_flux(const CheckpointIndex& index, const std::string& dtype)
   for (const auto& other :
        {vae, index.component("text_encoder", "CLIPTextModel|CLIPTextModelWithProjection"),
         index.component("text_encoder_2", "T5EncoderModel")}) {
-    flux.other_parameters += io::WeightStore::open(other).parameters();
+    flux.other_bytes += weight_sizes(io::WeightStore::open(other), flux.dtype).bytes;
   }
   const auto tokenizer =
       text::load_t5_tokenizer(index.component("tokenizer_2", "T5Tokenizer|T5TokenizerFast"));
@@ -124,7 +134,9 @@ parallel::Workload workload_of(const PlanRequest& r, const FluxCheckpoint& flux,
   work.branches = r.true_cfg ? 2 : 1;
   work.steps = tokens.num_inference_steps;
   work.element_size = static_cast<int64_t>(c10::elementSize(flux.dtype));
-  work.resident_bytes = flux.other_parameters * work.element_size;
+  work.weight_size = static_cast<double>(flux.transformer.bytes) /
+                     static_cast<double>(flux.transformer.parameters);
+  work.resident_bytes = flux.other_bytes;
   work.ulysses = {
       .anything = r.ulysses_anything, .float8 = r.ulysses_float8, .async = r.ulysses_async};
   work.ring = {.rotate_method = r.ring_rotate_method == "p2p"
@@ -136,7 +148,7 @@ parallel::Workload workload_of(const PlanRequest& r, const FluxCheckpoint& flux,
 
 /// What is not given is measured or assumed, and said in `assumptions`.
 parallel::Machine machine_of(const PlanRequest& r, const parallel::TransformerShape& shape,
-                             const parallel::Workload& work, at::ScalarType dtype,
+                             const parallel::Workload& work, const FluxCheckpoint& flux,
                              std::vector<std::string>& assumptions) {
   parallel::Machine machine;
   const auto assume = [&](const std::string& text) { assumptions.push_back(text); };
@@ -151,8 +163,13 @@ parallel::Machine machine_of(const PlanRequest& r, const parallel::TransformerSh
     if (!r.attention_backend.empty()) {
       backend.choose(r.attention_backend, AttentionSource::kExplicit);
     }
-    const MachineRates rates = measure_rates(
-        shape.heads, shape.head_dim, work.image_tokens + work.text_tokens, dtype, *backend.make());
+    const MachineRates rates = measure_rates({.heads = shape.heads,
+                                              .head_dim = shape.head_dim,
+                                              .tokens = work.image_tokens + work.text_tokens,
+                                              .dtype = flux.dtype,
+                                              .type = flux.transformer.type,
+                                              .group_size = flux.group_size},
+                                             *backend.make());
     machine.gemm_flops = rates.gemm_flops;
     machine.attention_flops = r.attention_flops.value_or(rates.attention_flops);
     machine.memory_bandwidth = r.memory_bandwidth.value_or(rates.memory_bandwidth);
@@ -179,6 +196,7 @@ parallel::Machine machine_of(const PlanRequest& r, const parallel::TransformerSh
 std::string options_of(const parallel::Layout& layout, const PlanRequest& r) {
   std::string type, options;
   if (!r.attention_backend.empty()) options += " --attn " + r.attention_backend;
+  if (r.quantize_config) options += " --quantize-type " + r.quantize_config->quant_type;
   const auto size = [&](const char* name, int64_t value) {
     if (value > 1) options += c10::str(" --", name, "-size ", value);
   };
@@ -226,12 +244,13 @@ LayoutPlan to_plan(const parallel::LayoutCost& cost, const PlanRequest& request)
 }
 
 ParallelPlan plan_flux(const CheckpointIndex& index, const PlanRequest& request) {
-  const FluxCheckpoint flux = read_flux(index, request.dtype);
+  const QuantizeChoice quantize(request.quantize_config, at::kCPU);
+  const FluxCheckpoint flux = read_flux(index, request.dtype, quantize);
   const FluxPlan tokens = plan_tokens(request, flux.limits);
-  const parallel::TransformerShape shape = flux_shape(flux.config, flux.transformer_parameters);
+  const parallel::TransformerShape shape = flux_shape(flux.config, flux.transformer.parameters);
   const parallel::Workload work = workload_of(request, flux, tokens);
   ParallelPlan plan;
-  const parallel::Machine machine = machine_of(request, shape, work, flux.dtype, plan.assumptions);
+  const parallel::Machine machine = machine_of(request, shape, work, flux, plan.assumptions);
   for (const auto& cost : parallel::compare_layouts(shape, work, machine, request.world)) {
     plan.layouts.push_back(to_plan(cost, request));
   }

@@ -12,12 +12,14 @@
 
 #include "cachedit/error.h"
 #include "cachedit/parallel.h"
+#include "cachedit/pipeline.h"
 #include "comm/communicator.h"
 #include "io/weight_store.h"
 #include "models/flux/flux_transformer.h"
 #include "parallel/layout.h"
 #include "pipelines/flux_shape.h"
 #include "pipelines/parallel_choice.h"
+#include "quantize_types.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 #include "support/tiny_weights.h"
@@ -137,6 +139,29 @@ TEST(Plan, WeightsOfAllComponentsCount) {
   EXPECT_EQ(p.dtype, "fp32");
   EXPECT_EQ(find(p, "ring 2").weight_bytes, 4 * parameters);
   EXPECT_LT(find(p, "tp 2").weight_bytes, 4 * parameters);
+}
+
+TEST(Plan, QuantizedWeightsCountAsTheyAreHeld) {
+  const test::TempDir folder;
+  for (const char* type : test::kQuantizeTypes) {
+    const QuantizeConfig config{.quant_type = type};
+    const std::filesystem::path model = folder.path() / type;
+    quantize_checkpoint(test::demo_model().string(), model, {.config = config});
+    const auto pipeline = load_pipeline(model.string());
+    int64_t others = 0;
+    for (const char* name : {"text_encoder", "text_encoder_2", "vae"}) {
+      others += io::WeightStore::open(test::demo_model() / name).bytes();
+    }
+    PlanRequest r = request(1);
+    const int64_t stored = plan_layouts(model.string(), r).layouts.at(0).weight_bytes;
+    r.quantize_config = config;
+    const LayoutPlan at_load = plan(r).layouts.at(0);
+    EXPECT_EQ(stored, at_load.weight_bytes) << type;
+    EXPECT_EQ(at_load.options, std::string("--quantize-type ") + type);
+    // Kernels pad some weights; the pipeline knows of its transformer only.
+    const auto held = static_cast<double>(pipeline->transformer_bytes() + others);
+    EXPECT_NEAR(static_cast<double>(stored), held, 0.03 * held) << type;
+  }
 }
 
 /// Whether a pipeline of that layout would take the request.
