@@ -4,7 +4,8 @@ the GEMM kernels alone; the share of other operators; and what a cached step cos
     bench/step.py --sd-binary PATH --sd-model bf16=FILE --sd-model q8_0=FILE --sd-options "--vae FILE --t5xxl FILE"
 
 Every ratio is of medians of runs that took turns in one call. stable-diffusion.cpp needs a FLUX of the same widths
-and depth (2 + 4 blocks), in the types to measure, and whatever text encoder and VAE it insists on.
+and depth (2 + 4 blocks), in the types to measure, and whatever text encoder and VAE it insists on. The exit status is
+1 where a bar is missed, once everything is printed and saved.
 """
 
 import argparse
@@ -31,6 +32,7 @@ OURS = {
 BARS = {512: {"bf16 + flash": 1.10, "int8_per_row + sage": 1.8},
         1024: {"bf16 + flash": 1.30, "int8_per_row + sage": 2.0}}
 SD_BARS = {"q8_0": 4.0, "fastest": 2.4}
+SD_SIZE = 512  # pixels: where these bars are
 OTHER_OPERATORS_BAR = 6.0  # percent of a step
 CACHED_STEP_BAR = 1 / 6 + 0.02  # of a computed one
 GEMM_BARS = {"int8": 75.0, "bf16": 85.0}  # percent of the roof
@@ -47,6 +49,9 @@ def arguments():
                         help="its diffusion model in that type; may be given several times")
     parser.add_argument("--sd-options", default="", help="its further options, for text encoder and VAE")
     options = parser.parse_args()
+    for entry in options.sd_model:
+        if "=" not in entry:
+            parser.error(f"--sd-model: needs TYPE=FILE: got {entry!r}")
     if os.getloadavg()[0] > 0.5:
         print("note: other processes are running; figures will not be reliable", file=sys.stderr)
     return options
@@ -88,15 +93,33 @@ def sd_step(options, model, size):
     return statistics.median(found[n] for n in range(2, steps + 1))
 
 
+def sd_models(options):
+    """{type: file} of --sd-model."""
+    return dict(entry.split("=", 1) for entry in options.sd_model)
+
+
+def left_out(options):
+    """What of stable-diffusion.cpp is not measured, a line each."""
+    if not options.sd_binary or not options.sd_model:
+        return ["stable-diffusion.cpp is skipped: give --sd-binary and --sd-model TYPE=FILE to measure it"]
+    if SD_SIZE not in (options.size or BARS):
+        return [f"stable-diffusion.cpp is skipped: it is measured at {SD_SIZE} x {SD_SIZE} only; give --size {SD_SIZE}"]
+    lines = [f"stable-diffusion.cpp is measured at {SD_SIZE} x {SD_SIZE} only: not at {size} x {size}"
+             for size in options.size or sorted(BARS) if size != SD_SIZE]
+    if "q8_0" not in sd_models(options):
+        lines.append("stable-diffusion.cpp q8_0 is skipped: give --sd-model q8_0=FILE to measure it")
+    return lines
+
+
 def compare_steps(options, size):
     """Rows of ours against diffusers, and against stable-diffusion.cpp's types where they are given."""
-    models = dict(entry.split("=", 1) for entry in options.sd_model)
+    models = sd_models(options)
     times = {name: [] for name in [*OURS, "diffusers", *models]}
     for _ in range(options.rounds):
         for name, flags in OURS.items():
             times[name].append(common.median_step(ours(options, size, flags)))
         times["diffusers"].append(diffusers_step(options, size))
-        if options.sd_binary and size == 512:
+        if options.sd_binary and size == SD_SIZE:
             for name, model in models.items():
                 times[name].append(sd_step(options, model, size))
     seconds = {name: statistics.median(values) for name, values in times.items() if values}
@@ -160,19 +183,29 @@ def verdict(met):
     return "met" if met else "MISSED"
 
 
+def print_gemm(row):
+    bar = GEMM_BARS.get(row["form"]) if (row["m"], row["n"], row["k"]) == (1536, 3072, 3072) else None
+    row["met"] = bar is None or row["percent_of_roof"] >= bar
+    line = (f"  {row['form']:18} {row['m']:5} x {row['n']:5} x {row['k']:5} {row['gflops']:8.1f} GFLOP/s "
+            f"{row['percent_of_roof']:6.1f} % of the roof")
+    if bar:
+        line += f", bar {bar:.0f} % {verdict(row['met'])}"
+    if row["weight_gb_per_s"] is not None:
+        line += (f"; weights read at {row['weight_gb_per_s']:.1f} GB/s, {row['percent_of_memory_roof']:.1f} % of "
+                 f"memory's {row['memory_roof_gb_per_s']:.1f}")
+    print(line)
+
+
 def main():
     options = arguments()
     make_flux_width_checkpoint.ensure()
-    if not options.sd_binary or not options.sd_model:
-        print("stable-diffusion.cpp is skipped: give --sd-binary and --sd-model TYPE=FILE to measure it")
+    for line in left_out(options):
+        print(line)
     start = time.time()
     gemm_rows = gemms(options)
     print("\nGEMM kernels alone, with quantization and dequantization")
     for row in gemm_rows:
-        bar = GEMM_BARS.get(row["form"]) if (row["m"], row["n"], row["k"]) == (1536, 3072, 3072) else None
-        row["met"] = bar is None or row["percent_of_roof"] >= bar
-        print(f"  {row['form']:18} {row['m']:5} x {row['n']:5} x {row['k']:5} {row['gflops']:8.1f} GFLOP/s "
-              f"{row['percent_of_roof']:6.1f} % of the roof" + (f", bar {bar:.0f} % {verdict(row['met'])}" if bar else ""))
+        print_gemm(row)
     rows = []
     for size in options.size or sorted(BARS):
         rows += compare_steps(options, size)
@@ -196,7 +229,8 @@ def main():
           f"{100 * cached['share']:.1f} %, bar {100 * CACHED_STEP_BAR:.1f} % {verdict(cached['met'])}")
     common.save("step", {"steps": rows, "gemm": gemm_rows, "breakdown": parts, "cached_step": cached}, options)
     print(f"  {time.time() - start:.0f} s in all")
+    return 0 if all(one["met"] for one in [*gemm_rows, *rows, *parts.values(), cached]) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,6 +18,7 @@ void add_bench_step(CLI::App& bench);
 void add_bench_gemm(CLI::App& bench);
 void add_tune(CLI::App& app);
 void add_plan(CLI::App& app);
-void add_quantize(CLI::App& app);
+/// Refuses to run as one of several ranks.
+void add_quantize(CLI::App& app, Ranks& ranks);
 
 }  // namespace cachedit::cli

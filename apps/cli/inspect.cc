@@ -1,8 +1,10 @@
 #include "cachedit/inspect.h"
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "cachedit/pipeline.h"
 #include "commands.h"
@@ -24,6 +26,7 @@ nlohmann::ordered_json to_json(const CheckpointInfo& info) {
                           {"class", c.class_name},
                           {"dtype", c.dtype},
                           {"parameters", c.parameters},
+                          {"quantized_layers", c.quantized_layers},
                           {"bytes", c.bytes},
                           {"blocks", c.blocks},
                           {"unsupported", c.unsupported}});
@@ -57,15 +60,32 @@ std::string size(int64_t bytes) {
   return text;
 }
 
+/// "int8_per_row: 100 layers, float8_per_row: 4 layers".
+std::string layers_text(const std::map<std::string, int64_t>& types) {
+  std::string text;
+  for (const auto& [type, layers] : types) {
+    text += (text.empty() ? "" : ", ") + type + ": " + std::to_string(layers) +
+            (layers == 1 ? " layer" : " layers");
+  }
+  return text;
+}
+
 void print(const CheckpointInfo& info) {
   std::printf("%s\n%s%s\n\n", info.path.c_str(), info.class_name.c_str(),
               info.unsupported.empty() ? "" : (" (unsupported: " + info.unsupported + ")").c_str());
-  std::printf("%-16s %-32s %-9s %10s %11s  %s\n", "component", "class", "dtype", "parameters",
+  std::printf("%-16s %-32s %-15s %10s %11s  %s\n", "component", "class", "dtype", "parameters",
               "size", "blocks");
   for (const ComponentInfo& c : info.components) {
-    std::printf("%-16s %-32s %-9s %10s %11s  %s\n", c.name.c_str(), c.class_name.c_str(),
+    std::printf("%-16s %-32s %-15s %10s %11s  %s\n", c.name.c_str(), c.class_name.c_str(),
                 c.dtype.empty() ? "-" : c.dtype.c_str(), count(c.parameters).c_str(),
                 size(c.bytes).c_str(), c.blocks.empty() ? "-" : c.blocks.c_str());
+  }
+  const char* gap = "\n";  // before the first
+  for (const ComponentInfo& c : info.components) {
+    if (c.quantized_layers.empty()) continue;
+    std::printf("%squantized: %s: %s\n", gap, c.name.c_str(),
+                layers_text(c.quantized_layers).c_str());
+    gap = "";
   }
   for (const ComponentInfo& c : info.components) {
     if (c.unsupported.empty()) continue;

@@ -20,6 +20,11 @@ void install_interrupt_handler() {
   action.sa_flags = SA_RESETHAND | SA_RESTART;  // the next one has the default effect
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // A closed terminal says so twice, by itself and through the shell.
+  action.sa_flags = SA_RESTART;
+  struct sigaction before = {};
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
 }
 
 bool interrupted() { return stop_requested != 0; }

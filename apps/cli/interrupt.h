@@ -1,4 +1,5 @@
-// Ctrl-C as a request: the first one stops after the current step, the second one at once.
+// Ctrl-C as a request: the first one stops after the current step, the second one at once. A closed
+// terminal stops like the first one.
 #pragma once
 
 namespace cachedit::cli {

@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <utility>
@@ -67,6 +69,20 @@ int parse_and_run(CLI::App& app, cachedit::cli::Ranks& ranks, int argc, char** a
   }
 }
 
+/// What was printed may get lost as late as here: the disk is full, or nobody reads.
+int finish_output(int code) {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  const int reason = errno;
+  if (flushed && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr,
+               "cachedit: error: [stdout] the output cannot be written%s%s%s; make room "
+               "there, or print elsewhere\n",
+               reason != 0 ? ": got \"" : "", reason != 0 ? std::strerror(reason) : "",
+               reason != 0 ? "\"" : "");
+  return code == 0 ? kRunError : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -81,6 +97,6 @@ int main(int argc, char** argv) {
   cachedit::cli::add_bench(app);
   cachedit::cli::add_tune(app);
   cachedit::cli::add_plan(app);
-  cachedit::cli::add_quantize(app);
-  return parse_and_run(app, ranks, argc, argv);
+  cachedit::cli::add_quantize(app, ranks);
+  return finish_output(parse_and_run(app, ranks, argc, argv));
 }

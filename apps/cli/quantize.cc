@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cachedit/error.h"
 #include "cachedit/pipeline.h"
 #include "commands.h"
 #include "generate_options.h"
@@ -46,7 +47,7 @@ void run(const QuantizeFlags& flags) {
 
 }  // namespace
 
-void add_quantize(CLI::App& app) {
+void add_quantize(CLI::App& app, Ranks& ranks) {
   auto flags = std::make_shared<QuantizeFlags>();
   CLI::App* command =
       app.add_subcommand("quantize", "Write a checkpoint whose linear layers are quantized");
@@ -62,7 +63,13 @@ void add_quantize(CLI::App& app) {
   command->add_option("--threads", flags->threads, "CPU threads (default: one per core)")
       ->check(whole_number());
   command->add_flag("--quiet", flags->quiet, "No progress and no summary on stderr");
-  command->callback([flags] { run(*flags); });
+  command->callback([flags, &ranks] {
+    if (const int64_t size = ranks.world().size(); size > 1) {
+      throw InputError("[quantize] one process writes the checkpoint: got " + std::to_string(size) +
+                       " ranks; start it without mpirun");
+    }
+    run(*flags);
+  });
 }
 
 }  // namespace cachedit::cli

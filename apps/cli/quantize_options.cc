@@ -1,5 +1,7 @@
 #include "quantize_options.h"
 
+#include <cctype>
+
 #include "cachedit/error.h"
 #include "generate_options.h"
 
@@ -7,6 +9,11 @@ namespace cachedit::cli {
 namespace {
 
 constexpr const char* kTextEncoders[] = {"text_encoder", "text_encoder_2"};
+
+std::string in_small_letters(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
 
 }  // namespace
 
@@ -62,7 +69,7 @@ void QuantizeOptions::edit(QuantizeConfig& config) const {
   std::map<std::string, ComponentQuantizeConfig>& components = config.components_to_quantize;
   const bool text = text_ || text_type_;
   if (transformer_ || type_) {
-    if (type_) config.quant_type = *type_;
+    if (type_) config.quant_type = in_small_letters(*type_);
     if (!components.empty() || text) {
       ComponentQuantizeConfig& own = components["transformer"];
       if (type_) own.quant_type.reset();
@@ -71,7 +78,7 @@ void QuantizeOptions::edit(QuantizeConfig& config) const {
   if (text) {
     for (const char* encoder : kTextEncoders) {
       ComponentQuantizeConfig& own = components[encoder];
-      if (text_type_) own.quant_type = text_type_;
+      if (text_type_) own.quant_type = in_small_letters(*text_type_);
     }
   }
   if (exclude_layers_) {
@@ -107,6 +114,8 @@ std::optional<QuantizeConfig> QuantizeOptions::make(std::optional<QuantizeConfig
   try {
     check_quantize_config(config);
   } catch (const ConfigError& error) {
+    throw InputError(error.what());
+  } catch (const UnsupportedError& error) {  // a type that this version lacks
     throw InputError(error.what());
   }
   return config;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include "cachedit/enable_cache.h"
@@ -49,6 +50,21 @@ std::string attention_that_ran(const RunReport& report) {
 
 nlohmann::ordered_json or_null(const std::string& text) {
   return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+}
+
+/// The type that was asked for or, where the checkpoint decides, what the transformer's layers are.
+nlohmann::ordered_json quantize_type(const RunReport& report) {
+  if (report.quantize_config) return or_null(report.quantize_config->quant_type);
+  std::set<std::string> types;
+  for (const ComponentQuantization& c : report.quantization) {
+    if (c.component != "transformer") continue;
+    for (const LayerQuantization& layer : c.layers) {
+      if (!layer.type.empty()) types.insert(layer.type);
+    }
+  }
+  std::string text;
+  for (const std::string& type : types) text += (text.empty() ? "" : ", ") + type;
+  return or_null(text);
 }
 
 nlohmann::ordered_json quantization_json(const std::vector<ComponentQuantization>& components) {
@@ -112,26 +128,24 @@ nlohmann::ordered_json settings_json(const ImageSettings& s, const GenerateResul
 
 nlohmann::ordered_json report_json(const GenerateOptions& options, const std::string& model,
                                    const Pipeline& pipeline, const RunReport& report) {
-  nlohmann::ordered_json settings = {
-      {"model_path", model},
-      {"pipeline", pipeline.class_name()},
-      {"dtype", pipeline.dtype()},
-      {"device", pipeline.device()},
-      {"attention_backend", attn_backend(pipeline)},
-      {"cache", cache_settings_json(report.cache_options)},
-      {"quantize_type", report.quantize_config ? or_null(report.quantize_config->quant_type)
-                                               : nlohmann::ordered_json(nullptr)},
-      {"op_libraries", options.op_libraries},
-      {"threads", at::get_num_threads()},
-      {"prompt_file", or_null(options.prompt_file)},
-      {"save_path", or_null(options.save_path)},
-      {"format", report.format},
-      {"contact_sheet", or_null(options.contact_sheet)},
-      {"output_type", options.output_type},
-      {"vae_tiling", options.vae_tiling},
-      {"vae_slicing", options.vae_slicing},
-      {"quiet", options.quiet},
-      {"prompts", report.settings}};
+  nlohmann::ordered_json settings = {{"model_path", model},
+                                     {"pipeline", pipeline.class_name()},
+                                     {"dtype", pipeline.dtype()},
+                                     {"device", pipeline.device()},
+                                     {"attention_backend", attn_backend(pipeline)},
+                                     {"cache", cache_settings_json(report.cache_options)},
+                                     {"quantize_type", quantize_type(report)},
+                                     {"op_libraries", options.op_libraries},
+                                     {"threads", at::get_num_threads()},
+                                     {"prompt_file", or_null(options.prompt_file)},
+                                     {"save_path", or_null(options.save_path)},
+                                     {"format", report.format},
+                                     {"contact_sheet", or_null(options.contact_sheet)},
+                                     {"output_type", options.output_type},
+                                     {"vae_tiling", options.vae_tiling},
+                                     {"vae_slicing", options.vae_slicing},
+                                     {"quiet", options.quiet},
+                                     {"prompts", report.settings}};
   nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
   for (const OutputRecord& o : report.outputs) {
     outputs.push_back({{"path", o.path},

@@ -29,18 +29,21 @@ QuantType type_of_stored(const LinearWeight& weight, std::optional<QuantType> as
   return stored;
 }
 
+/// Whether exact sums of that many int8 products fit; otherwise `note` says why not.
+bool sums_fit(QuantType type, int64_t in, std::string& note) {
+  const bool sums = type == QuantType::kInt8PerRow || type == QuantType::kInt8PerTensor;
+  if (!sums || in <= kMostInt8Inputs) return true;
+  note = c10::str("its ", in, " inputs pass the ", kMostInt8Inputs, " of int8 products");
+  return false;
+}
+
 /// Whether a weight of that many inputs can be of the type; otherwise `note` says why not.
 bool fits_inputs(QuantType type, int64_t in, int64_t group, std::string& note) {
   if (type == QuantType::kInt4WeightOnly && in % group != 0) {
     note = c10::str("its ", in, " inputs do not divide into groups of ", group);
     return false;
   }
-  const bool sums = type == QuantType::kInt8PerRow || type == QuantType::kInt8PerTensor;
-  if (sums && in > kMostInt8Inputs) {
-    note = c10::str("its ", in, " inputs pass the ", kMostInt8Inputs, " of int8 products");
-    return false;
-  }
-  return true;
+  return sums_fit(type, in, note);
 }
 
 /// Entries of the shared dimension per scale, where shares must end between scales; 1: anywhere.
@@ -126,6 +129,7 @@ ChosenWeight choose_weight(const WeightScope& scope, int64_t out, int64_t in, co
   }
   if (weight.quantized()) {
     chosen.type = type_of_stored(weight, asked.type, chosen.note);
+    if (!sums_fit(*chosen.type, in, chosen.note)) chosen.type = QuantType::kInt8WeightOnly;
     if (chosen.type == QuantType::kFloat8PerBlock && weight.scales.numel() == 1) {
       choose_for_one_scale(chosen, scope, out, in, rule);
     }
@@ -145,6 +149,9 @@ ChosenWeight choose_weight(const WeightScope& scope, int64_t out, int64_t in, co
     type = fallback_type(*type);
   }
   chosen.type = type;
+  if (!weight.unpacked && !scope.options().list_only) {  // a list reads headers only
+    check_finite(weight.values, scope.prefix() + "weight");
+  }
   if (rule != nullptr && (weight.unpacked || scales_cover_more(*type, rule->shard))) {
     weight = quantized_share(scope, weight, out, in, *rule, *type, group);
   }

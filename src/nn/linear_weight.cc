@@ -1,14 +1,17 @@
 #include "nn/linear_weight.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/bitwise_and.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/dtype_name.h"
 #include "base/fail.h"
+#include "nn/comfy_quant.h"
 
 namespace cachedit::nn {
 namespace {
@@ -68,6 +71,20 @@ const char* find_scales(const WeightScope& scope) {
   return nullptr;
 }
 
+/// Zero is a scale: writers that divide by the largest magnitude give it to outputs whose weights
+/// are all zero, and every value times it is zero, as it should be.
+void check_scales(const at::Tensor& scales, const std::string& where) {
+  if (scales.numel() == 0) return;
+  const auto [least, most] = at::aminmax(scales);  // NaN if there is one
+  const double low = least.item<double>(), high = most.item<double>();
+  if (low >= 0 && std::isfinite(high)) return;
+  const std::string bad = std::isnan(low) ? "nan" : c10::str(low < 0 ? low : high);
+  fail<WeightError>(where, "scales must be finite and not negative: got ", bad, " among ",
+                    scales.numel(),
+                    "; the file is damaged or was made from such weights: take another copy, or "
+                    "quantize the original checkpoint");
+}
+
 /// All scales, in the shape that LinearWeight has.
 at::Tensor take_scales(const WeightScope& scope, const char* name, bool two_dimensions) {
   const at::ScalarType dtype = *scope.stored_dtype(name);
@@ -78,6 +95,7 @@ at::Tensor take_scales(const WeightScope& scope, const char* name, bool two_dime
   }
   const std::vector<int64_t> shape = scope.stored_shape(name);
   const at::Tensor scales = scope.take_stored(name, shape, -1, nullptr).to(at::kFloat);
+  check_scales(scales, scope.prefix() + name);
   return two_dimensions ? scales.view(shape).contiguous() : scales.reshape({-1}).contiguous();
 }
 
@@ -175,6 +193,7 @@ LinearWeight take_linear_weight(const WeightScope& scope, int64_t out, int64_t i
   for (const char* name : kInputScaleNames) {
     if (scope.stored_dtype(name)) scope.mark_used(name);
   }
+  check_comfy_quant(scope);
   const auto dtype = scope.stored_dtype("weight");
   if (!dtype || is_plain(*dtype)) return take_plain(scope, out, in, rule);
   if (*dtype != at::kChar && *dtype != at::kByte && *dtype != at::kFloat8_e4m3fn) {

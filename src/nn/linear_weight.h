@@ -39,7 +39,8 @@ struct LinearWeight {
 /// of the names in use ("weight_scale", "scale_weight", "weight_scale_inv"...). Floating-point
 /// values keep their stored type. This rank's share only, by `rule`. A missing or wrong-shaped
 /// weight is recorded in the scope and comes back on the meta device, as from its take(). Throws
-/// WeightError for scales that do not fit, UnsupportedError for element types that have no kernels.
+/// WeightError for scales that do not fit, are negative or not finite; UnsupportedError for element
+/// types that have no kernels; and as check_comfy_quant() does.
 LinearWeight take_linear_weight(const WeightScope& scope, int64_t out_features, int64_t in_features,
                                 const ShardRule* rule);
 

@@ -35,15 +35,23 @@ std::string quant_type_names() {
   return names;
 }
 
-QuantType parse_quant_type(const std::string& name, const std::string& where) {
+std::string lower_case(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+QuantType parse_quant_type(const std::string& given, const std::string& where) {
+  const std::string name = lower_case(given);
   for (const TypeName& known : kNames) {
     if (name == known.name) return known.type;
   }
   if (name.starts_with("svdq") || name.starts_with("nvfp4")) {
-    fail<UnsupportedError>(where, "SVDQuant and NVFP4 come with a later version: got '", name,
+    fail<UnsupportedError>(where, "SVDQuant and NVFP4 come with a later version: got '", given,
                            "'; use ", quant_type_names());
   }
-  fail<ConfigError>(where, "unknown quantize type: got '", name, "'; use ", quant_type_names());
+  fail<ConfigError>(where, "unknown quantize type: got '", given, "'; use ", quant_type_names());
 }
 
 StoredKind stored_kind(QuantType type) {

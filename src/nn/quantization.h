@@ -25,8 +25,11 @@ enum class QuantType {
 inline constexpr int64_t kFloat8Block = 128;
 
 const char* name_of(QuantType type);
-/// Throws ConfigError for an unknown name, listing the known ones; UnsupportedError for cache-dit's
-/// types that this version lacks (SVDQuant, NVFP4). `where` names the source in errors.
+/// Of ASCII letters.
+std::string lower_case(std::string text);
+/// In letters of any case, as cache-dit takes them. Throws ConfigError for an unknown name, listing
+/// the known ones; UnsupportedError for cache-dit's types that this version lacks (SVDQuant,
+/// NVFP4). `where` names the source in errors.
 QuantType parse_quant_type(const std::string& name, const std::string& where);
 /// All names, comma separated.
 std::string quant_type_names();

@@ -1,6 +1,9 @@
 #include "nn/weight_quantizer.h"
 
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
+
+#include <cmath>
 
 #include "base/cpu.h"
 #include "base/fail.h"
@@ -55,6 +58,16 @@ kernels::WeightSource source_of(const LinearWeight& weight) {
           .rows = weight.values.size(0),
           .stride = per_byte * weight.values.stride(0),
           .scales = weight.quantized() ? weight.scales.const_data_ptr<float>() : nullptr};
+}
+
+void check_finite(const at::Tensor& weights, std::string_view where) {
+  if (weights.numel() == 0) return;
+  const auto [least, most] = at::aminmax(weights);  // NaN if there is one
+  const double low = least.item<double>(), high = most.item<double>();
+  if (std::isfinite(low) && std::isfinite(high)) return;
+  fail<WeightError>(where, "weights must be finite to be quantized: got ",
+                    std::isfinite(low) ? high : low,
+                    "; take another copy of the checkpoint, or exclude this layer");
 }
 
 LinearWeight quantized(const LinearWeight& plain, QuantType type, int64_t group_size) {

@@ -2,10 +2,12 @@
 
 #include <ATen/ops/empty.h>
 
+#include <map>
 #include <set>
 
 #include "base/dtype_name.h"
 #include "base/fail.h"
+#include "nn/comfy_quant.h"
 
 namespace cachedit::nn {
 
@@ -18,6 +20,7 @@ struct WeightScope::State {
   std::vector<std::string> misshapen;
   int64_t bytes = 0;
   std::vector<QuantizedLayer> linear_layers;
+  std::map<std::string, std::string> descriptions;  // of layers
 
   at::Tensor keep(const at::Tensor& stored, at::ScalarType wanted) {
     at::Tensor tensor = stored.to(options.device, wanted);
@@ -135,6 +138,11 @@ std::vector<int64_t> WeightScope::stored_shape(std::string_view name) const {
   return state_->store->entry(prefix_ + std::string(name)).shape;
 }
 
+const std::string* WeightScope::description() const {
+  const auto found = state_->descriptions.find(layer());
+  return found == state_->descriptions.end() ? nullptr : &found->second;
+}
+
 void WeightScope::mark_used(std::string_view name) const {
   state_->used.insert(prefix_ + std::string(name));
 }
@@ -181,6 +189,7 @@ WeightLoader::WeightLoader(const io::WeightStore& store, const WeightOptions& op
   state_->store = &store;
   state_->options = options;
   state_->dtype = options.dtype.value_or(store.floating_dtype());
+  state_->descriptions = described_layers(store);
 }
 
 WeightScope WeightLoader::root() const { return WeightScope(state_, ""); }

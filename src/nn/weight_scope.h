@@ -67,6 +67,8 @@ class WeightScope {
   /// Of a tensor in the file; none: it is not there.
   std::optional<at::ScalarType> stored_dtype(std::string_view name) const;
   std::vector<int64_t> stored_shape(std::string_view name) const;
+  /// What the files' metadata say of this layer's quantization (comfy_quant.h); null: nothing.
+  const std::string* description() const;
   /// For files that hold a tensor that this version does not need.
   void mark_used(std::string_view name) const;
   /// The bytes of `tensors` in the file are not needed any more: gives their pages back.

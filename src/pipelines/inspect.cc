@@ -1,6 +1,11 @@
 #include "cachedit/inspect.h"
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
 #include <set>
+#include <string_view>
 
 #include "base/dtype_name.h"
 #include "cachedit/error.h"
@@ -12,6 +17,7 @@
 #include "models/vae/autoencoder_kl.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/device.h"
+#include "pipelines/quantize_file.h"
 #include "pipelines/schedulers/flow_match_euler.h"
 #include "text/tokenizer.h"
 
@@ -61,15 +67,85 @@ bool may_hold_weights(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / "config.json");
 }
 
+bool is_quantized(at::ScalarType dtype) {
+  return dtype == at::kChar || dtype == at::kByte || dtype == at::kFloat8_e4m3fn ||
+         dtype == at::kFloat8_e5m2;
+}
+
+/// The quantized weight that a tensor of that name lies beside, in any of the spellings in use
+/// ("layer.weight_scale", "layer.scale_weight", "layer.weight.scale"...); empty: none.
+std::string quantized_neighbor(const io::WeightStore& store, const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return "";
+  const std::string stem = name.substr(0, dot);
+  for (const std::string& weight : {stem + ".weight", stem}) {
+    if (weight != name && store.contains(weight) && is_quantized(store.entry(weight).dtype)) {
+      return weight;
+    }
+  }
+  return "";
+}
+
+/// Whether a tensor says how weights are quantized, and holds none.
+bool describes_weights(const io::WeightStore& store, const std::string& name) {
+  if (name == "scaled_fp8") return true;  // ComfyUI's mark of such a file
+  const std::string_view own = std::string_view(name).substr(name.rfind('.') + 1);
+  const bool known = own.find("scale") != std::string_view::npos || own == "comfy_quant";
+  return known && !quantized_neighbor(store, name).empty();
+}
+
+/// Whether a byte of that tensor holds two weights of four bits: int4's scales are of groups.
+bool holds_pairs(const io::WeightStore& store, const std::string& name) {
+  if (store.entry(name).dtype != at::kByte || !name.ends_with(".weight")) return false;
+  const std::string scale = name + "_scale";
+  return store.contains(scale) && store.entry(scale).shape.size() == 2;
+}
+
+/// Tables of text encoders, which are looked up and not multiplied with.
+bool is_table(std::string_view layer) {
+  for (const char* table : {"shared", "embed_tokens", "embedding", "relative_attention_bias"}) {
+    if (layer.ends_with(table)) return true;
+  }
+  return false;
+}
+
+/// The type that the linear layer of this weight is computed with; none: it is not quantized.
+std::optional<nn::QuantType> type_of(const io::WeightStore& store, const std::string& name,
+                                     const StoredQuantization& stored) {
+  constexpr std::string_view kWeight = ".weight";
+  const io::TensorEntry& entry = store.entry(name);
+  if (!name.ends_with(kWeight) || entry.shape.size() != 2) return std::nullopt;
+  const std::string layer = name.substr(0, name.size() - kWeight.size());
+  if (is_table(layer)) return std::nullopt;
+  const auto type = [&]() -> std::optional<nn::QuantType> {
+    if (entry.dtype == at::kChar) return nn::QuantType::kInt8WeightOnly;
+    if (entry.dtype == at::kFloat8_e4m3fn) return nn::QuantType::kFloat8WeightOnly;
+    if (holds_pairs(store, name)) return nn::QuantType::kInt4WeightOnly;
+    return std::nullopt;
+  }();
+  const auto said = stored.layers.find(layer);
+  const bool fits = type && said != stored.layers.end() &&
+                    nn::stored_kind(said->second) == nn::stored_kind(*type);
+  return fits ? said->second : type;
+}
+
 void add_weights(const std::filesystem::path& folder, ComponentInfo& info) {
   const auto store = io::WeightStore::open(folder);
+  info.bytes = store.bytes();
   std::set<std::string> dtypes;
   for (const std::string& name : store.names()) {
-    dtypes.insert(dtype_name(store.entry(name).dtype));
+    const io::TensorEntry& entry = store.entry(name);
+    dtypes.insert(dtype_name(entry.dtype));
+    if (describes_weights(store, name)) continue;
+    const int64_t numbers =
+        std::accumulate(entry.shape.begin(), entry.shape.end(), int64_t{1}, std::multiplies<>());
+    info.parameters += holds_pairs(store, name) ? 2 * numbers : numbers;
   }
   for (const std::string& dtype : dtypes) info.dtype += (info.dtype.empty() ? "" : "+") + dtype;
-  info.parameters = store.parameters();
-  info.bytes = store.bytes();
+  const StoredQuantization stored = read_stored_quantization(folder);
+  for (const std::string& name : store.names()) {
+    if (const auto type = type_of(store, name, stored)) ++info.quantized_layers[nn::name_of(*type)];
+  }
 }
 
 ComponentInfo inspect_component(const CheckpointIndex& index, const std::string& name,

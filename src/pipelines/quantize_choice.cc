@@ -19,7 +19,7 @@ constexpr std::string_view kComponents[] = {"transformer", "text_encoder", "text
 constexpr std::string_view kBlocks[] = {"transformer_blocks.", "single_transformer_blocks."};
 
 std::optional<nn::QuantType> type_of(const std::string& name) {
-  if (name == kNone) return std::nullopt;
+  if (nn::lower_case(name) == kNone) return std::nullopt;
   return nn::parse_quant_type(name, kWhere);
 }
 
@@ -89,6 +89,32 @@ nn::QuantizationRule rule_of(const QuantizeConfig& config, const std::string& co
   return rule;
 }
 
+/// Whether the file holds the layer's weight quantized.
+bool is_quantized(const io::WeightStore& store, const std::string& layer) {
+  const at::ScalarType values = store.entry(layer + ".weight").dtype;
+  return values == at::kChar || values == at::kByte || values == at::kFloat8_e4m3fn;
+}
+
+/// Whether `config`, which is that of one component, gives the type to any layer.
+bool gives(const QuantizeConfig& config, nn::QuantType type) {
+  return type_of(config.quant_type) == type ||
+         std::any_of(config.precision_plan.begin(), config.precision_plan.end(),
+                     [&](const auto& planned) { return type_of(planned.second) == type; });
+}
+
+/// The default is not told from the same size given.
+void warn_of_unused_group_size(const QuantizeConfig& config) {
+  if (config.group_size == QuantizeConfig().group_size) return;
+  const bool used =
+      std::any_of(std::begin(kComponents), std::end(kComponents), [&](std::string_view component) {
+        const auto own = config_of(config, std::string(component));
+        return own && gives(*own, nn::QuantType::kInt4WeightOnly);
+      });
+  if (used) return;
+  log_warning(c10::str("[quantize] group_size ", config.group_size,
+                       " has no effect: no layer is asked to be int4_weight_only"));
+}
+
 void warn_of_unmet(const QuantizeConfig& config, const std::string& component,
                    const std::set<std::string>& met) {
   const std::vector<std::string> defaults = QuantizeConfig().exclude_layers;
@@ -125,10 +151,25 @@ std::optional<QuantizeConfig> config_of(const QuantizeConfig& config,
   return own;
 }
 
-QuantizeChoice::QuantizeChoice(std::optional<QuantizeConfig> config, at::Device device)
-    : config_(std::move(config)) {
-  if (!config_) return;
+QuantizeConfig in_small_letters(QuantizeConfig config) {
+  const auto change = [](std::string& type) { type = nn::lower_case(std::move(type)); };
+  const auto change_all = [&](std::map<std::string, std::string>& plan) {
+    for (auto& [layers, type] : plan) change(type);
+  };
+  change(config.quant_type);
+  change_all(config.precision_plan);
+  for (auto& [component, own] : config.components_to_quantize) {
+    if (own.quant_type) change(*own.quant_type);
+    if (own.precision_plan) change_all(*own.precision_plan);
+  }
+  return config;
+}
+
+QuantizeChoice::QuantizeChoice(std::optional<QuantizeConfig> config, at::Device device) {
+  if (!config) return;
+  config_ = in_small_letters(std::move(*config));
   check_quantize_config(*config_);
+  warn_of_unused_group_size(*config_);
   if (!device.is_cpu()) {
     fail<UnsupportedError>("quantize", "quantized layers are computed on CPUs only: got ",
                            device.str());
@@ -147,7 +188,9 @@ nn::QuantizationPlan QuantizeChoice::plan(const std::string& component,
     plan.group_size = config->group_size;
     plan.per_tensor_fallback = config->per_tensor_fallback;
     for (const std::string& layer : layers_of(store)) {
-      plan.rules.push_back(rule_of(*config, component, layer, met));
+      nn::QuantizationRule rule = rule_of(*config, component, layer, met);
+      if (!rule.type && is_quantized(store, layer)) rule.reason.insert(0, kInFile);
+      plan.rules.push_back(std::move(rule));
     }
     warn_of_unmet(*config, component, met);
   }
@@ -159,8 +202,12 @@ nn::QuantizationPlan QuantizeChoice::plan(const std::string& component,
                                   [&](const auto& rule) { return rule.layers == layer; });
     if (own == plan.rules.end()) {
       plan.rules.push_back({.layers = layer, .type = type});
-    } else if (!own->type || nn::stored_kind(*own->type) != nn::stored_kind(type)) {
-      *own = {.layers = layer, .type = type};
+    } else if (!own->type) {
+      *own = {.layers = layer, .type = type, .reason = own->reason};
+    } else if (nn::stored_kind(*own->type) != nn::stored_kind(type)) {
+      *own = {.layers = layer,
+              .type = type,
+              .reason = c10::str("stored as ", nn::name_of(type), ", kept so")};
     }
   }
   return plan;

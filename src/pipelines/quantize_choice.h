@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "cachedit/quantize.h"
 #include "io/weight_store.h"
@@ -19,7 +20,8 @@ class QuantizeChoice {
  public:
   /// As stored.
   QuantizeChoice() = default;
-  /// Throws as check_quantize_config() does, and UnsupportedError for devices without kernels.
+  /// Warns of a group size that no layer can have. Throws as check_quantize_config() does, and
+  /// UnsupportedError for devices without kernels.
   QuantizeChoice(std::optional<QuantizeConfig> config, at::Device device);
 
   /// For loading `component` from `store`. Patterns that name no layer are warned of.
@@ -33,6 +35,13 @@ class QuantizeChoice {
  private:
   std::optional<QuantizeConfig> config_;
 };
+
+/// `config` with the names of types in small letters, as cache-dit takes them.
+QuantizeConfig in_small_letters(QuantizeConfig config);
+
+/// What the note of a layer begins with that is quantized in the file, where the configuration
+/// leaves it as stored; the reason for that follows.
+inline constexpr std::string_view kInFile = "quantized in the file; ";
 
 /// `config` as it is for that component; none: not named.
 std::optional<QuantizeConfig> config_of(const QuantizeConfig& config, const std::string& component);

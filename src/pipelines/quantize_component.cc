@@ -10,7 +10,6 @@
 #include "models/text_encoders/clip_text_model.h"
 #include "models/text_encoders/t5_encoder_model.h"
 #include "nn/weight_quantizer.h"
-#include "pipelines/quantize_choice.h"
 #include "pipelines/quantize_file.h"
 
 namespace cachedit::pipelines {
@@ -51,9 +50,9 @@ void write_text(const fs::path& path, const std::string& text) {
 }  // namespace
 
 QuantizedComponent::QuantizedComponent(const fs::path& source, std::string component,
-                                       const std::string& class_name, const QuantizeConfig& config)
+                                       const std::string& class_name, const QuantizeConfig& config,
+                                       const QuantizeChoice& choice)
     : config_(*config_of(config, component)), store_(io::WeightStore::open(source)) {
-  const QuantizeChoice choice(config, at::kCPU);
   QuantizeRecord record(component);
   nn::WeightOptions options{.list_only = true};
   options.quantization = choice.plan(component, store_);
@@ -108,6 +107,7 @@ void QuantizedComponent::write_shard(const io::SafetensorsFile& file, const fs::
     }
     nn::LinearWeight plain;
     plain.values = values.scalar_type() == at::kDouble ? values.to(at::kFloat) : values;
+    nn::check_finite(plain.values, c10::str(file.path().string(), " ", name));
     const nn::LinearWeight result =
         nn::quantized(plain, nn::parse_quant_type(type->second, "quantize"), config_.group_size);
     store_.release_pages(values);

@@ -7,16 +7,18 @@
 
 #include "cachedit/quantize.h"
 #include "io/weight_store.h"
+#include "pipelines/quantize_choice.h"
 
 namespace cachedit::pipelines {
 
 class QuantizedComponent {
  public:
   /// Reads the config and the headers of `component` (of that class) in `source`, and decides what
-  /// becomes of each layer. Throws as loading it would, and InputError where it is quantized
-  /// already.
+  /// becomes of each layer by `config`, which `choice` was made of. Throws as loading it would, and
+  /// InputError where it is quantized already.
   QuantizedComponent(const std::filesystem::path& source, std::string component,
-                     const std::string& class_name, const QuantizeConfig& config);
+                     const std::string& class_name, const QuantizeConfig& config,
+                     const QuantizeChoice& choice);
 
   const ComponentQuantization& plan() const { return plan_; }
 

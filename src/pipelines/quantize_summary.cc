@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cachedit/quantize.h"
+#include "pipelines/quantize_choice.h"
 
 namespace cachedit {
 namespace {
@@ -19,13 +20,17 @@ std::string joined(const std::map<std::string, int64_t>& counts, bool count_firs
 }
 
 std::string line_of(const ComponentQuantization& c) {
-  std::map<std::string, int64_t> types, kept, changed;
+  std::map<std::string, int64_t> types, kept, changed, in_file;
   for (const LayerQuantization& layer : c.layers) {
     if (layer.type.empty()) {
       ++kept[layer.note.empty() ? "not asked for" : layer.note];
     } else {
       ++types[layer.type];
-      if (!layer.note.empty()) ++changed[layer.note];
+      if (layer.note.starts_with(pipelines::kInFile)) {
+        ++in_file[layer.note.substr(pipelines::kInFile.size())];
+      } else if (!layer.note.empty()) {
+        ++changed[layer.note];
+      }
     }
   }
   constexpr double kMiB = 1 << 20;
@@ -35,6 +40,7 @@ std::string line_of(const ComponentQuantization& c) {
   std::string text = c10::str(c.component, ": ", c.quantized_layers(), " of ", c.layers.size(),
                               " linear layers quantized (", joined(types, false), "), ", bytes);
   if (!changed.empty()) text += "; of another type than asked for: " + joined(changed, true);
+  if (!in_file.empty()) text += "; quantized in the file, kept so: " + joined(in_file, true);
   if (!kept.empty()) text += "; as stored: " + joined(kept, true);
   return text;
 }

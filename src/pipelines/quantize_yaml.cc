@@ -9,6 +9,7 @@
 #include "io/json_text.h"
 #include "io/yaml_file.h"
 #include "pipelines/config_keys.h"
+#include "pipelines/quantize_choice.h"
 
 namespace cachedit::pipelines {
 namespace {
@@ -162,7 +163,7 @@ QuantizeConfig read_quantize_config(const json& object, const std::string& where
   } catch (const ConfigError& error) {
     fail<ConfigError>(where, error.what());
   }
-  return config;
+  return in_small_letters(std::move(config));
 }
 
 std::string quantize_text(const std::optional<QuantizeConfig>& config) {

@@ -30,9 +30,11 @@ struct Case {
   int64_t batch;
 };
 
-/// One rounding in the dtype, as a Frobenius norm.
+/// One rounding in the dtype, as a Frobenius norm: at most half a step, which is 3.9e-3, 4.9e-4 or
+/// 6e-8 of the number that is rounded. Measured, 2.1e-3, 2.6e-4 and, with the roundings inside of
+/// fp32 arithmetic, 8.4e-8.
 double bound(at::ScalarType dtype) {
-  if (dtype == at::kFloat) return 5e-7;
+  if (dtype == at::kFloat) return 1.7e-7;
   return dtype == at::kBFloat16 ? 2.5e-3 : 3.2e-4;
 }
 
@@ -83,7 +85,10 @@ TEST_P(FusedOperators, NormAndRotate) {
   EXPECT_EQ(got.scalar_type(), dtype);
   EXPECT_LE(relative_error(got, want), 1.5 * bound(dtype)) << "two roundings";
   const at::Tensor two_steps = reference::norm_and_rotate(key, weight, 1e-6, rotary);
-  EXPECT_LE(relative_error(got, two_steps), bound(dtype) / 4) << "it rounds where two steps do";
+  // Both in fp32 arithmetic, of different order; 16-bit types then round to the same number, but
+  // for a few.
+  EXPECT_LE(relative_error(got, two_steps), dtype == at::kFloat ? bound(dtype) : bound(dtype) / 4)
+      << "it rounds where two steps do";
 
   norm_and_rotate_(key, weight, 1e-6, rotary);
   EXPECT_TRUE(same_values(key, got)) << "in place";
@@ -110,13 +115,13 @@ TEST_P(FusedOperators, Activations) {
     // Half of a wider buffer, as a concatenation would have it.
     const at::Tensor half = at::zeros({batch, 9, 90}, dtype).narrow(2, 50, 40);
     activate_out(half, activation, x);
-    EXPECT_LE(relative_error(half, want), 2 * bound(dtype));
+    EXPECT_LE(relative_error(half, want), bound(dtype));
     activate_out(x, activation, x);
     EXPECT_TRUE(same_values(x, half)) << "in place";
     // Rows that do not all lie equally far apart.
     const at::Tensor slice = seeded_normal({batch, 9, 40}, dtype, 1).narrow(1, 1, 7);
     activate_out(slice, activation, slice);
-    EXPECT_LE(relative_error(slice, want.narrow(1, 1, 7)), 2 * bound(dtype));
+    EXPECT_LE(relative_error(slice, want.narrow(1, 1, 7)), bound(dtype));
   }
 }
 

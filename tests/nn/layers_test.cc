@@ -27,7 +27,7 @@ at::Tensor noise(const char* name, at::IntArrayRef shape) {
 
 class ModulationBatch : public ::testing::TestWithParam<int64_t> {};
 
-// One row takes the fused path through the norm's affine part, several the general one.
+// Every batch item has vectors of its own.
 TEST_P(ModulationBatch, EqualsItsDefinitionInFp64) {
   const at::Tensor x = noise("x", {GetParam(), 5, 16});
   const at::Tensor scale = noise("scale", {GetParam(), 16});

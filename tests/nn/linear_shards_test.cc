@@ -122,7 +122,9 @@ TEST_P(SharedType, HalfPrecisionSumsDifferByTheirRoundingOnly) {
   const at::Tensor want = file.load(kIn, kOut, GetParam(), options)(x);
   const Outcome got =
       shared(file, {"layer", Shard::kRows}, 2, x, {.type = GetParam()}, kIn, kOut, at::kBFloat16);
-  EXPECT_LE(test::relative_error(got.y.to(at::kFloat), want.to(at::kFloat)), 5e-3);
+  // One output is rounded once, the other three times: both shares and their sum. A rounding to
+  // bf16 is 1.1e-3 to 1.6e-3 of the norm; measured, 1.8e-3.
+  EXPECT_LE(test::relative_error(got.y.to(at::kFloat), want.to(at::kFloat)), 2.5e-3);
 }
 
 TEST_P(SharedType, NumbersThatAreNotFiniteReachEveryRank) {

@@ -8,6 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <utility>
+
 #include "cachedit/error.h"
 #include "nn/weight_quantizer.h"
 #include "quantized_reference.h"
@@ -188,6 +191,62 @@ TEST(StoredLinear, WhatCannotBeReadIsRefusedByName) {
               HasSubstr("layer.weight_zero_point [192]"));
   EXPECT_THAT(refused({{"layer.weight", weight}, {"layer.bias", at::zeros({kOut}, at::kChar)}}),
               AllOf(HasSubstr("layer.bias"), HasSubstr("needs floating-point numbers")));
+}
+
+TEST(StoredLinear, ScalesThatAreNoScalesAreRefused) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const QuantType type : test::all_quant_types()) {
+    const LinearWeight held = stored(type);
+    for (const auto& [bad, shown] :
+         {std::pair(nan, "nan"), {infinity, "inf"}, {-infinity, "-inf"}, {-0.5, "-0.5"}}) {
+      at::Tensor scales = held.scales.clone();
+      scales.view({-1})[scales.numel() / 2] = bad;
+      LayerFile file({{"layer.weight", held.values}, {"layer.weight_scale", scales}});
+      for (const bool list_only : {false, true}) {
+        WeightOptions options = with_type(type);
+        options.list_only = list_only;
+        test::expect_error<WeightError>(
+            [&] { file.load(kIn, kOut, type, options); },
+            AllOf(HasSubstr("[layer.weight_scale] scales must be finite and not negative: got " +
+                            std::string(shown) + " among"),
+                  HasSubstr("take another copy")));
+      }
+    }
+  }
+}
+
+/// Writers that divide by the largest magnitude give zero to what is all zero, with any value.
+TEST(StoredLinear, AScaleOfZeroStandsForZeros) {
+  const at::Tensor x = tiny_weight("x", {1, 5, kIn});
+  for (const QuantType type : test::all_quant_types()) {
+    const LinearWeight held = stored(type);
+    LinearWeight zeroed = held;
+    zeroed.scales = held.scales.clone();
+    zeroed.scales.view({-1})[0] = 0;
+    LayerFile file({{"layer.weight", zeroed.values}, {"layer.weight_scale", zeroed.scales}});
+    const at::Tensor want =
+        at::linear(test::rounded_input(x, type), dequantized(zeroed, at::kFloat).to(at::kDouble));
+    const at::Tensor y = file.load(kIn, kOut, type)(x);
+    EXPECT_LE(test::relative_error(y, want), test::reference_tolerance(type)) << name_of(type);
+    if (type == QuantType::kInt4WeightOnly || type == QuantType::kFloat8PerBlock) continue;
+    EXPECT_EQ(y.select(-1, 0).abs().max().item<float>(), 0) << name_of(type);
+  }
+}
+
+/// Sums of 32 bits overflow above 133,000 products of the largest values.
+TEST(StoredLinear, TooManyInputsForExactSumsAreNotRounded) {
+  constexpr int64_t kMany = 140000;
+  LayerFile file({{"layer.weight", at::full({3, kMany}, 127, at::kChar)},
+                  {"layer.weight_scale", at::full({3}, 0.01)}});
+  const at::Tensor x = at::ones({1, 2, kMany});
+  for (const QuantType type : {QuantType::kInt8PerRow, QuantType::kInt8PerTensor}) {
+    const Linear layer = file.load(kMany, 3, type);
+    EXPECT_EQ(file.layers().at(0).type, QuantType::kInt8WeightOnly);
+    EXPECT_THAT(file.layers().at(0).note, HasSubstr("140000 inputs pass the 65536"));
+    // So many fp32 additions of one sign; an overflow is 1.9 away.
+    EXPECT_LE(test::relative_error(layer(x), at::full({1, 2, 3}, 1.27 * kMany)), 2e-3);
+  }
 }
 
 TEST(FusedLinear, LayersOfOneInputMayDifferInType) {

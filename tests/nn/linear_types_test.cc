@@ -64,14 +64,17 @@ TEST_P(EveryType, EqualsTheDefinitionAtOddSizes) {
         auto layers = file(in, out);
         const Linear layer = layers.load(in, out, GetParam());
         const at::Tensor x = tiny_weight("x", {1, rows, in});
-        EXPECT_LE(test::relative_error(layer(x), reference(layers, x)), 2 * tolerance())
+        // In products of one input, and in a single output, no errors average out, and the bias may
+        // cancel most of them. Measured: 7.6e-3 of 1 -> 1 with fp32 activations.
+        const double bound = in == 1 || out * rows == 1 ? 2 * tolerance() : tolerance();
+        EXPECT_LE(test::relative_error(layer(x), reference(layers, x)), bound)
             << in << " -> " << out << ", " << rows << " rows";
       }
     }
   }
 }
 
-TEST_P(EveryType, KeepsLeadingDimensions) {
+TEST_P(EveryType, KeepsLeadingDimensions) {  // FR-24
   auto layers = file(128, 64);
   const Linear layer = layers.load(128, 64, GetParam());
   const at::Tensor x = tiny_weight("x", {2, 3, 128});
@@ -153,9 +156,10 @@ TEST_P(EveryType, OutliersAndSaturationFollowTheDefinition) {
   const at::Tensor y = layer(x), want = reference(layers, x);
   for (int64_t row = 0; row < 6; ++row) {
     const at::Tensor own = want.select(1, row);
-    const double scale = own.norm().item<double>() + 1e-3 * want.norm().item<double>();
+    // Rows that share a scale with the largest one have its roundings.
+    const double shared = is_per_tensor(GetParam()) ? 1e-3 * want.norm().item<double>() : 0;
     const double error = (y.select(1, row) - own).norm().item<double>();
-    EXPECT_LE(error, 2 * tolerance() * scale) << row;
+    EXPECT_LE(error, tolerance() * (own.norm().item<double>() + shared)) << row;
   }
 }
 
@@ -195,8 +199,9 @@ TEST_P(EveryType, HalfPrecisionActivationsGiveTheSameWithinTheirRounding) {
     const at::Tensor x = tiny_weight("x", {1, 6, 128}).to(dtype);
     const at::Tensor y = layer(x);
     EXPECT_EQ(y.scalar_type(), dtype);
-    // The bias is rounded as well, and so are float8 activations.
-    EXPECT_LE(test::relative_error(y, reference(layers, x)), tolerance() + 0.006);
+    // The output is rounded once (1.6e-3 in bf16), the bias before it, and float8 activations times
+    // their scale. Measured: at most 2.6e-3, of float8_per_tensor.
+    EXPECT_LE(test::relative_error(y, reference(layers, x)), tolerance() + 3e-3);
   }
 }
 
@@ -210,7 +215,7 @@ TEST_P(EveryType, BytesAreThoseOfTheType) {
   EXPECT_EQ(layers.layers().at(0).stored_bytes, 512 * 256 * 4);
 }
 
-TEST(Int4, LayersWhoseWidthDoesNotFitTheGroupStayAsStoredAndSayWhy) {
+TEST(Int4, LayersWhoseWidthDoesNotFitTheGroupStayAsStoredAndSayWhy) {  // FR-24
   LayerFile layers({{"layer.weight", tiny_weight("w.weight", {64, 100})}});
   const Linear layer = layers.load(100, 64, QuantType::kInt4WeightOnly);
   const at::Tensor x = tiny_weight("x", {1, 3, 100});

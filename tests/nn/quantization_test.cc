@@ -21,8 +21,14 @@ TEST(Quantization, NamesReadBack) {
   }
 }
 
-TEST(Quantization, UnknownTypesAreRefusedWithTheList) {
-  for (const char* name : {"fp9", "", "INT8_PER_ROW", "int8_per_row ", "bitsandbytes_4bit"}) {
+TEST(Quantization, NamesMayHaveLettersOfAnyCase) {
+  EXPECT_EQ(parse_quant_type("INT8_PER_ROW", "test"), QuantType::kInt8PerRow);
+  EXPECT_EQ(parse_quant_type("Float8_Weight_Only", "test"), QuantType::kFloat8WeightOnly);
+  EXPECT_EQ(lower_case("Float8_PER_ROW-\xC3\x84"), "float8_per_row-\xC3\x84") << "ASCII only";
+}
+
+TEST(Quantization, UnknownTypesAreRefusedWithTheList) {  // FR-24
+  for (const char* name : {"fp9", "", "INT8_PER_ROWS", "int8_per_row ", "bitsandbytes_4bit"}) {
     test::expect_error<ConfigError>(
         [&] { parse_quant_type(name, "quantize"); },
         AllOf(HasSubstr("[quantize] unknown quantize type: got '" + std::string(name) + "'"),
@@ -31,7 +37,7 @@ TEST(Quantization, UnknownTypesAreRefusedWithTheList) {
 }
 
 TEST(Quantization, TypesOfLaterVersionsAreRefusedByName) {
-  for (const char* name : {"svdq_int4_r32_dq", "nvfp4", "nvfp4_weight_only"}) {
+  for (const char* name : {"svdq_int4_r32_dq", "nvfp4", "nvfp4_weight_only", "SVDQ_INT4_R32"}) {
     test::expect_error<UnsupportedError>(
         [&] { parse_quant_type(name, "quantize"); },
         AllOf(HasSubstr("SVDQuant and NVFP4"), HasSubstr(name), HasSubstr("int4_weight_only")));

@@ -1,11 +1,16 @@
 #include "cachedit/inspect.h"
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "cachedit/error.h"
+#include "cachedit/quantize.h"
+#include "io/safetensors.h"
+#include "quantize_types.h"
 #include "support/temp_dir.h"
 
 namespace cachedit {
@@ -32,6 +37,48 @@ TEST(Inspect, DescribesTheDemoModel) {
   EXPECT_EQ(transformer.bytes, 2 * transformer.parameters);
   EXPECT_EQ(transformer.blocks, "4 double + 8 single");
   for (const ComponentInfo& c : info.components) EXPECT_EQ(c.unsupported, "") << c.name;
+}
+
+TEST(Inspect, CountsTheWeightsOfQuantizedCheckpoints) {
+  const ComponentInfo plain =
+      component(inspect_checkpoint(test::demo_model().string()), "transformer");
+  EXPECT_TRUE(plain.quantized_layers.empty());
+  test::TempDir folder;
+  for (const char* type : test::kQuantizeTypes) {
+    quantize_checkpoint(test::demo_model().string(), folder / type,
+                        {.config = {.quant_type = type, .precision_plan = {{"to_q", "none"}}}});
+    const CheckpointInfo info = inspect_checkpoint((folder / type).string());
+    const ComponentInfo& transformer = component(info, "transformer");
+    EXPECT_EQ(transformer.parameters, plain.parameters) << type;
+    EXPECT_EQ(transformer.quantized_layers, (std::map<std::string, int64_t>{{type, 104 - 12}}));
+    EXPECT_LT(transformer.bytes, plain.bytes);
+    EXPECT_TRUE(component(info, "text_encoder").quantized_layers.empty());
+  }
+}
+
+TEST(Inspect, ReadsTheTypesOfOtherProgramsFilesOffTheWeights) {
+  const at::Tensor float8 = at::zeros({4, 8}).to(at::kFloat8_e4m3fn), one = at::ones({1});
+  const std::map<std::string, at::Tensor> tensors = {
+      {"a.weight", float8},
+      {"a.scale_weight", one},
+      {"a.scale_input", one},
+      {"a.bias", at::zeros({4})},
+      {"b.weight", at::zeros({4, 8}, at::kChar)},
+      {"b.weight.scale", at::ones({4, 1})},
+      {"b.comfy_quant", at::zeros({30}, at::kByte)},
+      {"shared.weight", float8},
+      {"norm.scale", at::ones({5})},
+      {"scaled_fp8", at::zeros({2}).to(at::kFloat8_e4m3fn)}};
+  test::TempDir folder;
+  const fs::path model = folder / "model";
+  fs::copy(test::demo_model(), model, fs::copy_options::recursive);
+  const fs::path file = model / "text_encoder_2" / "model.safetensors";
+  fs::remove(file);
+  io::write_safetensors(file, tensors);
+  const ComponentInfo info = component(inspect_checkpoint(model.string()), "text_encoder_2");
+  EXPECT_EQ(info.parameters, 3 * 32 + 4 + 5);
+  EXPECT_EQ(info.quantized_layers,
+            (std::map<std::string, int64_t>{{"float8_weight_only", 1}, {"int8_weight_only", 1}}));
 }
 
 TEST(Inspect, SaysWhatIsUnsupportedAndWhy) {

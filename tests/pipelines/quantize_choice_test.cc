@@ -105,6 +105,62 @@ TEST_F(QuantizePlan, PatternsThatNameNoLayerAreWarnedOf) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("modulation")));
 }
 
+TEST_F(QuantizePlan, TypesMayHaveLettersOfAnyCase) {
+  const QuantizeConfig config{
+      .quant_type = "INT8_PER_ROW",
+      .components_to_quantize = {{"transformer", {}},
+                                 {"text_encoder", {.quant_type = "Float8_Weight_Only"}}},
+      .precision_plan = {{"to_q", "None"}, {"to_out", "INT4_weight_only"}}};
+  EXPECT_EQ(of(config, "transformer_blocks.0.norm1.linear"), "int8_per_row");
+  EXPECT_EQ(of(config, kQuery), "(none by the precision_plan)");
+  EXPECT_EQ(of(config, kOut), "int4_weight_only");
+  EXPECT_EQ(of(config, "text_model.encoder.fc1", "text_encoder"), "float8_weight_only");
+  EXPECT_EQ(QuantizeChoice(QuantizeConfig{.quant_type = "INT8_PER_ROW"}, at::kCPU),
+            QuantizeChoice(QuantizeConfig{.quant_type = "int8_per_row"}, at::kCPU))
+      << "nothing to load again";
+}
+
+TEST_F(QuantizePlan, AGroupSizeThatNoLayerHasIsWarnedOfOnce) {
+  const auto warnings = [](const QuantizeConfig& config) {
+    ::testing::internal::CaptureStderr();
+    const QuantizeChoice choice(config, at::kCPU);
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    const std::string warning = "group_size 32 has no effect";
+    const size_t first = text.find(warning);
+    if (first == std::string::npos) return 0;
+    return text.find(warning, first + 1) == std::string::npos ? 1 : 2;
+  };
+  const std::map<std::string, std::string> plan = {{"to_q", "int4_weight_only"}};
+  EXPECT_EQ(warnings({.quant_type = "int8_per_row", .group_size = 32}), 1);
+  EXPECT_EQ(warnings({.quant_type = "int8_per_row",
+                      .components_to_quantize = {{"transformer", {}}, {"text_encoder", {}}},
+                      .group_size = 32}),
+            1);
+  EXPECT_EQ(warnings({.quant_type = "int4_weight_only",
+                      .components_to_quantize = {{"transformer", {.quant_type = "none"}}},
+                      .group_size = 32}),
+            1)
+      << "no component has that type";
+  EXPECT_EQ(warnings({.quant_type = "int8_per_row"}), 0) << "the default";
+  EXPECT_EQ(warnings({.quant_type = "int4_weight_only", .group_size = 32}), 0);
+  EXPECT_EQ(warnings({.quant_type = "none", .precision_plan = plan, .group_size = 32}), 0);
+  EXPECT_EQ(warnings({.quant_type = "none",
+                      .components_to_quantize = {{"text_encoder", {.precision_plan = plan}}},
+                      .group_size = 32}),
+            0);
+}
+
+TEST_F(QuantizePlan, LayersThatTheFileHasQuantizedSaySo) {
+  io::write_safetensors(folder_ / "model.safetensors",
+                        {{"x_embedder.weight", at::zeros({2, 2}, at::kChar)},
+                         {"norm_out.linear.weight", at::zeros({2, 2})},
+                         {std::string(kQuery) + ".weight", at::zeros({2, 2}, at::kFloat8_e4m3fn)}});
+  const QuantizeConfig config{.quant_type = "int8_per_row", .exclude_layers = {"to_q"}};
+  EXPECT_EQ(of(config, "x_embedder"), "(quantized in the file; outside of the blocks)");
+  EXPECT_EQ(of(config, kQuery), "(quantized in the file; excluded by 'to_q')");
+  EXPECT_EQ(of(config, "norm_out.linear"), "(outside of the blocks)");
+}
+
 TEST_F(QuantizePlan, WhatTheCheckpointSaysOfItselfHolds) {
   folder_.write("quantization_config.json", R"({"quant_method": "cachedit", "group_size": 32,
     "layers": {"transformer_blocks.0.attn.to_q": "int8_per_row"}})");
@@ -115,6 +171,11 @@ TEST_F(QuantizePlan, WhatTheCheckpointSaysOfItselfHolds) {
   EXPECT_EQ(plan.rule_for(kOut).type, std::nullopt);
   EXPECT_EQ(of({.quant_type = "int8_weight_only"}, kQuery), "int8_weight_only");
   EXPECT_EQ(of({.quant_type = "float8_per_row"}, kQuery), "int8_per_row");
+  EXPECT_EQ(QuantizeChoice(QuantizeConfig{.quant_type = "float8_per_row"}, at::kCPU)
+                .plan("transformer", store)
+                .rule_for(kQuery)
+                .reason,
+            "stored as int8_per_row, kept so");
   EXPECT_EQ(of({.quant_type = "float8_per_row"}, kOut), "float8_per_row");
   folder_.write("quantization_config.json", R"({"quant_method": "cachedit", "layers": 3})");
   test::expect_error<ConfigError>([&] { of({}, kQuery); }, HasSubstr("must map layers to types"));
@@ -131,6 +192,7 @@ TEST(QuantizeConfigCheck, FaultsAreNamed) {
     }
     return std::string("nothing was thrown");
   };
+  // FR-24
   EXPECT_THAT(refused({.quant_type = "fp9"}), AllOf(HasSubstr("'fp9'"), HasSubstr("int8_per_row")));
   EXPECT_THAT(refused({.quant_type = "nvfp4"}), HasSubstr("SVDQuant and NVFP4"));
   EXPECT_THAT(refused({.group_size = 48}), HasSubstr("32, 64 or 128: got 48"));

@@ -1,11 +1,10 @@
 // Quantization through a pipeline: at load, by enable_cache(), from stored checkpoints, on ranks.
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/linear.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <map>
+#include <utility>
 
 #include "cachedit/cachedit.h"
 #include "io/safetensors.h"
@@ -23,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 GenerateRequest latents_request(int64_t steps = 4) {
   return {.prompt = {"a red heart"},
@@ -52,6 +52,16 @@ QuantizeConfig whole_model(const std::string& type) {
               {"transformer", {}}, {"text_encoder", {}}, {"text_encoder_2", {}}}};
 }
 
+/// How far the latents of latents_request() go from those without quantization, as measured with
+/// AVX-512 and bf16 products, in the transformer alone or in the text encoders as well.
+double measured(const std::string& type) {
+  static const std::map<std::string, double> distances = {
+      {"int8_per_row", 0.013},     {"int8_per_tensor", 0.019},   {"int8_weight_only", 0.009},
+      {"int4_weight_only", 0.092}, {"float8_per_row", 0.030},    {"float8_per_tensor", 0.032},
+      {"float8_per_block", 0.032}, {"float8_weight_only", 0.023}};
+  return distances.at(type);
+}
+
 TEST(QuantizedPipeline, EveryTypeQuantizesTheBlocksAndStaysClose) {
   const auto plain = load(test::demo_model());
   const at::Tensor want = draw(*plain);
@@ -65,7 +75,7 @@ TEST(QuantizedPipeline, EveryTypeQuantizesTheBlocksAndStaysClose) {
     EXPECT_LT(pipeline->transformer_bytes(), plain->transformer_bytes() * 7 / 10) << type;
     const at::Tensor got = draw(*pipeline);
     EXPECT_GT(test::relative_error(got, want), 1e-4) << type << " rounded nothing";
-    EXPECT_LT(test::relative_error(got, want), 0.3) << type;
+    EXPECT_LT(test::relative_error(got, want), 2 * measured(type)) << type;
     EXPECT_THAT(quantization_summary(pipeline->quantization()),
                 AllOf(HasSubstr("transformer: 104 of 112 linear layers quantized"),
                       HasSubstr(std::string(type) + " 104"), HasSubstr("8 outside of the blocks")));
@@ -76,7 +86,8 @@ TEST(QuantizedPipeline, TextEncodersAreQuantizedWhereTheyAreNamed) {
   const auto pipeline = load(test::demo_model(), whole_model("int8_per_row"));
   EXPECT_EQ(of(*pipeline, "text_encoder").quantized_layers(), 2 * 6);
   EXPECT_EQ(of(*pipeline, "text_encoder_2").quantized_layers(), 2 * 7);
-  EXPECT_LT(test::relative_error(draw(*pipeline), draw(*load(test::demo_model()))), 0.3);
+  EXPECT_LT(test::relative_error(draw(*pipeline), draw(*load(test::demo_model()))),
+            2 * measured("int8_per_row"));
 }
 
 TEST(QuantizedPipeline, EnableCacheQuantizesAndChangesNothingElse) {
@@ -93,17 +104,26 @@ TEST(QuantizedPipeline, EnableCacheQuantizesAndChangesNothingElse) {
 }
 
 TEST(QuantizedPipeline, WorksWithCaching) {
+  const auto draw_cached = [](const Pipeline& pipeline) {
+    return pipeline.generate(latents_request(10));
+  };
   const auto pipeline = load(test::demo_model(), {{.quant_type = "int8_per_row"}});
-  enable_cache(*pipeline, parse_cache_options("F1B0_W2_R0.5"));
-  const GenerateResult cached = pipeline->generate(latents_request(10));
+  const auto plain = load(test::demo_model());
+  for (Pipeline* each : {pipeline.get(), plain.get()}) {
+    enable_cache(*each, parse_cache_options("F1B0_W2_R0.5"));
+  }
+  const GenerateResult cached = draw_cached(*pipeline), want = draw_cached(*plain);
   EXPECT_FALSE(cached.cache.at(0).conditional.cached_steps.empty());
-  EXPECT_TRUE(at::isfinite(cached.latents).all().item<bool>());
+  EXPECT_EQ(cached.cache.at(0).conditional.cached_steps, want.cache.at(0).conditional.cached_steps);
+  // Measured: 0.010; caching itself is 0.05 away from the whole computation.
+  EXPECT_LT(test::relative_error(cached.latents, want.latents), 0.021);
 }
 
 TEST(QuantizedPipeline, TensorParallelRanksGiveTheLatentsOfOne) {
   const at::Tensor exact = draw(*load(test::demo_model(), std::nullopt, "fp32"));
   for (const char* type : test::kQuantizeTypes) {
-    const QuantizeConfig config{.quant_type = type, .group_size = 32};
+    QuantizeConfig config{.quant_type = type};
+    if (config.quant_type == "int4_weight_only") config.group_size = 32;
     const at::Tensor alone = draw(*load(test::demo_model(), config, "fp32"));
     for (const ParallelismConfig& layout :
          {ParallelismConfig{.tp_size = 2}, ParallelismConfig{.ring_size = 2}}) {
@@ -221,7 +241,10 @@ TEST_F(StoredFloat8, LoadsAndStaysOneByteAWeightInEveryComponent) {
     weight = (wide / scale.unsqueeze(1)).round().to(at::kChar);
     tensors[layer + ".weight_scale"] = scale;
   };
-  for (const char* component : {"transformer", "text_encoder", "text_encoder_2"}) {
+  // The largest measured: 0.035 of unscaled values, 0.010 of int8; the prompt's roundings change
+  // latents by 0.008.
+  for (const auto& [component, bound] :
+       {std::pair("transformer", 0.07), {"text_encoder", 0.016}, {"text_encoder_2", 0.016}}) {
     for (const Change& change :
          {Change(per_row), Change(per_tensor), Change(unscaled), Change(int8)}) {
       const auto pipeline = load(make(component, change));
@@ -235,9 +258,26 @@ TEST_F(StoredFloat8, LoadsAndStaysOneByteAWeightInEveryComponent) {
       }
       EXPECT_LE(record.bytes, weights * 110 / 100) << "scales and padding besides";
       EXPECT_LE(record.stored_bytes, weights * 110 / 100);
-      EXPECT_LT(test::relative_error(draw(*pipeline), want), 0.3) << component;
+      EXPECT_LT(test::relative_error(draw(*pipeline), want), bound) << component;
     }
   }
+}
+
+TEST_F(StoredFloat8, TheSummarySaysWhatWasAskedForAndWhatTheFileHas) {
+  const fs::path model = make("transformer", [](auto& tensors, const std::string& layer) {
+    at::Tensor& weight = tensors[layer + ".weight"];
+    weight = weight.to(at::kFloat8_e4m3fn);
+  });
+  const auto summary = [&](const std::string& type) {
+    return quantization_summary(load(model, {{.quant_type = type}})->quantization());
+  };
+  EXPECT_THAT(summary("float8_weight_only"),
+              AllOf(HasSubstr("112 of 112 linear layers quantized (float8_weight_only 112)"),
+                    HasSubstr("; quantized in the file, kept so: 8 outside of the blocks"),
+                    Not(HasSubstr("of another type"))));
+  EXPECT_THAT(summary("int8_per_row"),
+              AllOf(HasSubstr("of another type than asked for: 104 stored as fp8_e4m3, kept so"),
+                    HasSubstr("; quantized in the file, kept so: 8 outside of the blocks")));
 }
 
 TEST_F(StoredFloat8, EmbeddingsInFloat8AreUnderstoodAndE5M2IsRefused) {
@@ -250,8 +290,13 @@ TEST_F(StoredFloat8, EmbeddingsInFloat8AreUnderstoodAndE5M2IsRefused) {
   const auto everything = [](std::map<std::string, at::Tensor>& tensors, const std::string&) {
     for (auto& [name, tensor] : tensors) tensor = tensor.to(at::kFloat8_e4m3fn);
   };
-  const auto pipeline = load(make("text_encoder", everything));
-  EXPECT_TRUE(at::isfinite(draw(*pipeline)).all().item<bool>());
+  const at::Tensor want = draw(*load(test::demo_model()));
+  // Measured: 0.011, 0.008.
+  for (const auto& [component, bound] :
+       {std::pair("text_encoder", 0.022), {"text_encoder_2", 0.017}}) {
+    const auto pipeline = load(make(component, everything));
+    EXPECT_LT(test::relative_error(draw(*pipeline), want), bound) << component;
+  }
 }
 
 }  // namespace

@@ -69,6 +69,16 @@ TEST_F(QuantizeYaml, DefaultsAndListsOfComponents) {
                    .quantize_config);
 }
 
+TEST_F(QuantizeYaml, TypesMayHaveLettersOfAnyCase) {
+  const QuantizeConfig c = load(
+      "quantize_config: {quant_type: INT8_PER_ROW, precision_plan: {ff: NONE, attn: "
+      "Float8_per_row}, components_to_quantize: {transformer: {quant_type: INT4_WEIGHT_ONLY}}}\n");
+  EXPECT_EQ(c.quant_type, "int8_per_row");
+  EXPECT_EQ(c.precision_plan,
+            (std::map<std::string, std::string>{{"ff", "none"}, {"attn", "float8_per_row"}}));
+  EXPECT_EQ(c.components_to_quantize.at("transformer").quant_type, "int4_weight_only");
+}
+
 TEST_F(QuantizeYaml, WhatWasWrittenReadsBack) {
   QuantizeConfig config{
       .quant_type = "int4_weight_only",

@@ -11,8 +11,10 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 SMALL = ("--prompt", "red apple", "--steps", 4, "--width", 64, "--height", 64, "--seed", 7, "--threads", 1)
-TYPES = ["int8_per_row", "int8_per_tensor", "int8_weight_only", "int4_weight_only", "float8_per_row",
-         "float8_per_tensor", "float8_per_block", "float8_weight_only"]
+# PSNR in dB of the picture of SMALL against the one without quantization, as measured with AVX-512 and bf16 products.
+PSNR = {"int8_per_row": 48.1, "int8_per_tensor": 43.5, "int8_weight_only": 50.5, "int4_weight_only": 29.2,
+        "float8_per_row": 38.9, "float8_per_tensor": 39.0, "float8_per_block": 37.0, "float8_weight_only": 42.0}
+TYPES = list(PSNR)
 LAYERS = 4 * 14 + 8 * 6  # of the demo transformer's blocks
 
 
@@ -55,7 +57,7 @@ def test_every_type_quantizes_and_says_so(generate, psnr, kind):
     assert part["notes"]["proj_out"] == "outside of the blocks"
     assert part["bytes"] < 0.65 * part["stored_bytes"]
     assert f"transformer: {LAYERS} of {LAYERS + 8} linear layers quantized ({kind} {LAYERS})" in generate.stderr
-    assert 25 < psnr("--quantize-type", kind) < math.inf
+    assert PSNR[kind] - 3 < psnr("--quantize-type", kind) < math.inf
 
 
 def test_int8_per_row_keeps_the_picture(psnr):
@@ -67,6 +69,27 @@ def test_quantize_alone_takes_upstreams_default(generate):
     report = generate.report(*SMALL, "--quantize")
     assert component(report)["types"] == {"float8_per_row": LAYERS}
     assert component(report, "text_encoder")["quantized_layers"] == 0
+
+
+def test_short_names_of_options(generate):
+    def quantized(*arguments):
+        report = generate.report(*SMALL, *arguments)
+        names = ("transformer", "text_encoder", "text_encoder_2")
+        return [component(report, name)["types"] for name in names], component(report)["notes"]
+
+    assert quantized("--q") == quantized("--quantize")
+    assert quantized("--q", "--q-text") == quantized("--quantize", "--quantize-text-encoder")
+    assert quantized("--q-text-type", "int8_per_row") == quantized("--quantize-text-type", "int8_per_row")
+    whole = quantized("--quantize", "--disable-regional-quantize")
+    assert whole[0][0] == {"float8_per_row": LAYERS + 2}
+    assert quantized("--q", "--disable-regional") == whole and quantized("--q", "--no-regional") == whole
+
+
+def test_types_may_have_letters_of_any_case(generate):
+    report = generate.report(*SMALL, "--quantize-type", "INT8_PER_ROW", "--quantize-text-type", "Int8_Weight_Only")
+    assert report["settings"]["quantize_type"] == "int8_per_row"
+    assert component(report)["types"] == {"int8_per_row": LAYERS}
+    assert component(report, "text_encoder_2")["types"] == {"int8_weight_only": 14}
 
 
 def test_nothing_is_quantized_without_an_option(generate):
@@ -107,6 +130,16 @@ def test_groups(generate):
     assert large < small
 
 
+def test_a_group_size_that_nothing_has_is_warned_of_once(generate, quantize):
+    warning = "group_size 32 has no effect: no layer is asked to be int4_weight_only"
+    generate(*SMALL, "--q-type", "int8_per_row", "--q-text", "--quantize-group-size", 32)
+    assert generate.stderr.count(warning) == 1
+    generate(*SMALL, "--q-type", "int8_per_row", "--q-text-type", "int4_weight_only", "--quantize-group-size", 32)
+    assert "group_size" not in generate.stderr
+    quantize("--quantize-type", "int8_per_row", "--q-text", "--group-size", 32, "--save-path", "out")
+    assert quantize.stderr.count(warning) == 1
+
+
 def test_with_caching(generate):
     report = generate.report("--prompt", "red apple", "--steps", 12, "--seed", 1, "--threads", 1, "--quantize-type",
                              "int8_per_row", "--cache", "F1B0_W3_R0.5")
@@ -130,11 +163,11 @@ def test_files_say_it_layer_by_layer(generate):
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), [
-    (("--quantize-type", "fp9"), 2, ["unknown quantize type: got 'fp9'", *TYPES]),
+    (("--quantize-type", "fp9"), 2, ["unknown quantize type: got 'fp9'", *TYPES]),  # FR-24
     (("--quantize-type", ""), 2, "must not be empty"),
     (("--quantize-text-type", "fp9"), 2, "'fp9'"),
-    (("--quantize-type", "nvfp4"), 1, "SVDQuant and NVFP4"),
-    (("--quantize-type", "svdq_int4_r32_dq"), 1, "SVDQuant and NVFP4"),
+    (("--quantize-type", "nvfp4"), 2, "SVDQuant and NVFP4"),
+    (("--quantize-type", "svdq_int4_r32_dq"), 2, "SVDQuant and NVFP4"),
     (("--exclude-layers", "a"), 2, "--exclude-layers has no effect without --quantize"),
     (("--quantize-group-size", "32"), 2, "--quantize-group-size has no effect without --quantize"),
     (("--no-regional",), 2, "--disable-regional-quantize has no effect without --quantize"),
@@ -200,7 +233,7 @@ def test_a_quantized_checkpoint_is_not_quantized_again(quantize, refused, run_cl
     (("--save-path", "out"), 2, "--quantize-type is required"),
     (("--save-path", "", "--quantize-type", "int8_per_row"), 2, "must not be empty"),
     (("--save-path", "out", "--quantize-type", "fp9"), 2, "'fp9'"),
-    (("--save-path", "out", "--quantize-type", "nvfp4"), 1, "SVDQuant and NVFP4"),
+    (("--save-path", "out", "--quantize-type", "nvfp4"), 2, "SVDQuant and NVFP4"),
     (("--save-path", "out", "--quantize-type", "int4_weight_only", "--group-size", "16"), 2, "got 16"),
     (("--save-path", "out", "--quantize-type", "int8_per_row", "--model-path", "nowhere"), 1, "nowhere"),
     (("--save-path", "/proc/out/x", "--quantize-type", "int8_per_row"), 1, "/proc/out"),
@@ -209,26 +242,58 @@ def test_what_quantize_refuses(refused, arguments, code, says):
     refused("quantize", *arguments, code=code, says=says)
 
 
-def test_checkpoints_of_other_programs(model_copy, generate, demo_model):
-    """Float8 with scales beside it, as ComfyUI writes them."""
-    path = model_copy / "transformer" / "diffusion_pytorch_model.safetensors"
-    tensors = load_file(path)
-    for name in [name for name, tensor in tensors.items() if tensor.dim() == 2]:
-        weight = tensors[name].float()
-        scale = weight.abs().max() / 448
-        tensors[name] = (weight / scale).to(torch.float8_e4m3fn)
-        tensors[name.replace(".weight", ".scale_weight")] = scale
-        tensors[name.replace(".weight", ".scale_input")] = torch.ones(1)
-    tensors["scaled_fp8"] = torch.zeros(2).to(torch.float8_e4m3fn)
-    path.unlink()
-    save_file(tensors, path)
-    report = generate.report(*SMALL, "--model-path", model_copy)
+def json_tensor(**fields):
+    return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
+
+
+@pytest.fixture
+def comfy_model(model_copy):
+    """Writes float8 with a scale per tensor into the transformer, as ComfyUI did first ("scaled_fp8") or does now."""
+
+    def make(spelling, **fields):
+        path = model_copy / "transformer" / "diffusion_pytorch_model.safetensors"
+        tensors = load_file(path)
+        scale_name, input_name = {"scaled_fp8": (".scale_weight", ".scale_input"),
+                                  "comfy_quant": (".weight_scale", ".input_scale")}[spelling]
+        for name in [name for name, tensor in tensors.items() if tensor.dim() == 2]:
+            layer = name.removesuffix(".weight")
+            weight = tensors[name].float()
+            scale = weight.abs().max() / 448
+            tensors[name] = (weight / scale).to(torch.float8_e4m3fn)
+            tensors[layer + scale_name] = scale
+            tensors[layer + input_name] = torch.ones(1)
+            if spelling == "comfy_quant":
+                tensors[layer + ".comfy_quant"] = json_tensor(**{"format": "float8_e4m3fn", **fields})
+        if spelling == "scaled_fp8":
+            tensors["scaled_fp8"] = torch.zeros(2).to(torch.float8_e4m3fn)
+        path.unlink()
+        save_file(tensors, path)
+        make.weights = sum(t.numel() for t in tensors.values() if t.dtype == torch.float8_e4m3fn)
+        return model_copy
+
+    return make
+
+
+@pytest.mark.parametrize("spelling", ["scaled_fp8", "comfy_quant"])
+def test_checkpoints_of_other_programs(comfy_model, generate, psnr, spelling):
+    model = comfy_model(spelling)
+    report = generate.report(*SMALL, "--model-path", model)
     part = component(report)
     assert part["types"] == {"float8_weight_only": LAYERS + 8}
-    assert part["bytes"] < 1.1 * sum(t.numel() for t in tensors.values() if t.dtype == torch.float8_e4m3fn)
+    assert part["bytes"] < 1.1 * comfy_model.weights
     assert report["settings"]["dtype"] == "bf16"
-    rounded = generate.report(*SMALL, "--model-path", model_copy, "--quantize-type", "float8_per_row")
+    rounded = generate.report(*SMALL, "--model-path", model, "--quantize-type", "float8_per_row")
     assert component(rounded)["types"] == {"float8_per_row": LAYERS, "float8_weight_only": 8}
+    kept = "; quantized in the file, kept so: 8 outside of the blocks"
+    assert kept in generate.stderr and "of another type" not in generate.stderr
+    # Measured: 40.7 and, with rounded activations, 37.1 dB.
+    assert 38 < psnr("--model-path", model) < math.inf
+    assert 34 < psnr("--model-path", model, "--quantize-type", "float8_per_row") < math.inf
+
+
+def test_formats_of_comfyui_that_are_not_held_are_named(comfy_model, refused):
+    model = comfy_model("comfy_quant", format="nvfp4")
+    refused("generate", *SMALL, "--model-path", model, code=1, says=[".comfy_quant] ", "got 'nvfp4'", "float8_e4m3fn"])
 
 
 def test_float8_e5m2_is_refused(model_copy, refused):
