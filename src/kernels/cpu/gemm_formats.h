@@ -101,16 +101,18 @@ struct E4M3Format {
     // In 16-bit lanes: four bits more of mantissa and another exponent bias; the codes below 8 are
     // multiples of 2^-9, of which there is a table.
     const __m512i code =
-        _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi16(0x7f));
-    const __m512i normal =
-        _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(0x3c00));
-    const __mmask32 subnormal = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8));
+        _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const __m512i sign = _mm512_set1_epi16(static_cast<int16_t>(0x8000));
+    const __m512i shifted = _mm512_and_si512(_mm512_slli_epi16(code, 4),
+                                             _mm512_set1_epi16(static_cast<int16_t>(0x87f0)));
+    const __m512i normal = _mm512_add_epi16(shifted, _mm512_set1_epi16(0x3c00));
+    const __mmask32 subnormal = _mm512_testn_epi16_mask(code, _mm512_set1_epi16(0x78));
     const __m512i table = _mm512_broadcast_i32x4(
         _mm_setr_epi16(0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60));
-    const __m512i value = _mm512_mask_permutexvar_epi16(normal, subnormal, magnitude, table);
-    const __m512i sign = _mm512_slli_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x7f), code), 8);
-    return reinterpret_cast<I32>(_mm512_or_si512(value, sign));
+    const __m512i value = _mm512_mask_permutexvar_epi16(normal, subnormal, code, table);
+    constexpr int kFirstOrBothOthers = 0xf8;
+    return reinterpret_cast<I32>(
+        _mm512_ternarylogic_epi64(value, shifted, sign, kFirstOrBothOthers));
 #elif defined(__F16C__)
     // The bits of an fp16 number that is 256 times smaller; the conversion takes subnormals.
 #if defined(__AVX512F__)

@@ -90,6 +90,79 @@ __attribute__((noinline)) void multiply_rows(const BlockCall<typename Format::Do
   }
 }
 
+/// Scales of groups along K: of each group kPanel numbers, one behind the other.
+struct GroupScales {
+  const void* data;
+  ElementType type;
+  int64_t first;  ///< elements before those of the call's first group
+  int64_t words;  ///< of a group; the call's last one may have fewer
+};
+
+/// The same, the sums of every group entering the others times their scale.
+template <class Format, int rows>
+__attribute__((noinline)) void multiply_groups_of_rows(const BlockCall<typename Format::Dot>& call,
+                                                       const GroupScales& groups) {
+  using Acc = typename Format::Dot::Acc;
+  constexpr int64_t kBytes = kPanel * Format::kWordBytes;
+  /// Few rows: W comes from memory, and a panel is too short a stream for the hardware to learn.
+  constexpr int64_t kAheadBytes = 4096;
+  F32 total[rows][kVecs];
+#pragma GCC unroll 6
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v)
+      total[r][v] = load(call.from + r * call.from_stride + v * kLanes);
+  }
+  const char* a = call.a;
+  const char* word = call.panel;
+  int64_t scale = groups.first;
+  for (int64_t left = call.steps / Format::kSteps; left > 0; left -= groups.words) {
+    Acc tile[rows][kVecs] = {};
+    const int64_t words = left < groups.words ? left : groups.words;
+    for (int64_t w = 0; w < words; ++w) {
+#pragma GCC unroll 4
+      for (int64_t line = 0; line < kBytes; line += 64) {
+        __builtin_prefetch(word + kAheadBytes + line, 0, 2);
+      }
+      multiply_word<Format, rows>(tile, a, call.a_stride, word);
+      a += Format::kSteps * 4;
+      word += kBytes;
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      const F32 factor = load_as_float(groups.data, groups.type, scale + v * kLanes);
+#pragma GCC unroll 6
+      for (int r = 0; r < rows; ++r) total[r][v] = fma(tile[r][v], factor, total[r][v]);
+    }
+    scale += kPanel;
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) store(call.to + r * kPanel + v * kLanes, total[r][v]);
+  }
+}
+
+/// 1 to kRows rows.
+template <class Format>
+inline void multiply_groups(int64_t rows, const BlockCall<typename Format::Dot>& call,
+                            const GroupScales& groups) {
+  switch (rows) {
+    case 1:
+      return multiply_groups_of_rows<Format, 1>(call, groups);
+    case 2:
+      return multiply_groups_of_rows<Format, 2>(call, groups);
+    case 3:
+      return multiply_groups_of_rows<Format, 3>(call, groups);
+    case 4:
+      return multiply_groups_of_rows<Format, 4>(call, groups);
+    case 5:
+      return multiply_groups_of_rows<Format, 5>(call, groups);
+    default:
+      return multiply_groups_of_rows<Format, kRows>(call, groups);
+  }
+}
+
 /// 1 to kRows rows.
 template <class Format>
 inline void multiply_block(int64_t rows, const BlockCall<typename Format::Dot>& call) {

@@ -58,9 +58,8 @@ struct GemmPlan {
   static constexpr int64_t kBlockBytes = int64_t{300} << 10;
 
   void choose_block_elements(const GemmProblem& p) {
-    const int64_t group = group_elements(p.weight);
-    if (decoding == Decoding::kInKernel && group > 0) {
-      block_elements = group;  // whose scale the sums of the block get
+    if (decoding == Decoding::kInKernel && group_elements(p.weight) > 0) {
+      block_elements = round_up(inputs, kScaleBlock);  // one pass over the panel, read once
     } else {
       const int64_t most =
           (decoding == Decoding::kByBlock ? kDecodedUnits : kBlockUnits) * Dot::kPack;
@@ -110,7 +109,6 @@ template <class Format>
 struct ThreadSums {
   using Dot = typename Format::Dot;
   Sum<Dot>* sums;    ///< [block_panels][block_rows][kPanel], or one register block
-  Sum<Dot>* group;   ///< one register block, before its scale
   int32_t* decoded;  ///< [block_elements / kPack][kPanel] units
   float* bias;       ///< [kPanel] of the last panel
   float* gate;
@@ -118,7 +116,6 @@ struct ThreadSums {
   ThreadSums(const GemmPlan<Format>& plan, Carver& carver) {
     const int64_t blocks = plan.one_block ? 1 : plan.block_panels * plan.block_rows / kRows;
     sums = carver.take<Sum<Dot>>(blocks * kRows * kPanel);
-    group = carver.take<Sum<Dot>>(kRows * kPanel);
     const bool decodes = plan.decoding == Decoding::kByBlock;
     decoded =
         carver.take<int32_t>(decodes ? divide_up(plan.block_elements, Dot::kPack) * kPanel : 0);

@@ -201,7 +201,7 @@ class GemmRun {
       call.to = area.sums + (plan_.one_block ? 0 : (n * plan_.block_rows + r) * kPanel);
       start_sums(panel, range.first == 0, call);
       if (range.is_last) prefetch_outputs(p_, epilogue, item.row + r, rows);
-      multiply(call, rows, panel, range, area);
+      multiply(call, rows, panel, range);
       if (range.is_last) finish(shared, epilogue, item.row + r, rows, call.to);
       call.a += kRows * call.a_stride;
       call.ahead += call.steps * 16;
@@ -222,8 +222,7 @@ class GemmRun {
     }
   }
 
-  void multiply(BlockCall<Dot>& call, int64_t rows, int64_t panel, const Range& range,
-                const ThreadSums<Format>& area) const {
+  void multiply(const BlockCall<Dot>& call, int64_t rows, int64_t panel, const Range& range) const {
     if constexpr (kDirect<Format>) {
       multiply_block<Format>(rows, call);
     } else if (plan_.decoding == Decoding::kByBlock) {
@@ -231,23 +230,12 @@ class GemmRun {
     } else if (layout_.groups == 0) {
       multiply_block<Format>(rows, call);
     } else if constexpr (!kDynamic<Format>) {
-      // Sums of one group, which then enter the others with its scale.
-      alignas(64) static constexpr float kZeros[kPanel] = {};
-      BlockCall<Dot> part = call;
-      part.from = kZeros;
-      part.from_stride = 0;
-      part.to = area.group;
-      multiply_block<Format>(rows, part);
-      const int64_t g = range.first / group_elements(p_.weight);
-      for (int v = 0; v < kVecs; ++v) {
-        const F32 scale = load_as_float(layout_.group_scales, p_.weight.group_scale,
-                                        (panel * layout_.groups + g) * kPanel + v * kLanes);
-        for (int64_t r = 0; r < rows; ++r) {
-          const int64_t at = r * kPanel + v * kLanes;
-          const F32 sum = load(call.from + r * call.from_stride + v * kLanes);
-          store(call.to + at, fma(load(area.group + at), scale, sum));
-        }
-      }
+      const int64_t group = group_elements(p_.weight);
+      multiply_groups<Format>(rows, call,
+                              {.data = layout_.group_scales,
+                               .type = p_.weight.group_scale,
+                               .first = (panel * layout_.groups + range.first / group) * kPanel,
+                               .words = group / kWordElements<Format>});
     }
   }
 
