@@ -1,5 +1,7 @@
 #include "io/safetensors_dtype.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace cachedit::io {
@@ -23,7 +25,16 @@ constexpr std::pair<std::string_view, at::ScalarType> kDtypes[] = {
     {"F8_E5M2", at::kFloat8_e5m2},
 };
 
+/// Of the format, and of no use here.
+constexpr std::string_view kUnsupported[] = {"F4",          "F6_E2M3",     "F6_E3M2", "F8_E8M0",
+                                             "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"};
+
 }  // namespace
+
+bool is_unsupported_safetensors_dtype(std::string_view name) {
+  return std::find(std::begin(kUnsupported), std::end(kUnsupported), name) !=
+         std::end(kUnsupported);
+}
 
 std::optional<at::ScalarType> parse_safetensors_dtype(std::string_view name) {
   for (const auto& [known, dtype] : kDtypes) {

@@ -47,7 +47,13 @@ struct EntryReader {
   at::ScalarType dtype(const Json& entry) const {
     const Json& value = field(entry, "dtype");
     if (!value.is_string()) refuse("dtype must be a string: got ", show_json(value));
-    const auto dtype = parse_safetensors_dtype(value.get_ref<const std::string&>());
+    const auto& text = value.get_ref<const std::string&>();
+    const auto dtype = parse_safetensors_dtype(text);
+    if (is_unsupported_safetensors_dtype(text)) {
+      fail<UnsupportedError>(where, "tensor '", name, "': dtype ", text,
+                             " is not read by this version, which knows ", safetensors_dtype_list(),
+                             "; take a checkpoint in one of these");
+    }
     if (!dtype) {
       refuse("unknown dtype: got ", show_json(value), ", known are ", safetensors_dtype_list());
     }

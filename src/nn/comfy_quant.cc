@@ -85,7 +85,7 @@ void check_comfy_quant(const WeightScope& scope) {
   }
   const auto dtype = scope.stored_dtype(kTensor);
   if (!dtype) return;
-  const std::string where = scope.prefix() + kTensor;
+  const std::string where = scope.place(kTensor);
   const std::vector<int64_t> shape = scope.stored_shape(kTensor);
   if (*dtype != at::kByte || c10::multiply_integers(shape) > kMostBytes) {
     fail<WeightError>(where, "the tensor must be JSON in at most ", kMostBytes, " bytes: got ",

@@ -150,7 +150,7 @@ ChosenWeight choose_weight(const WeightScope& scope, int64_t out, int64_t in, co
   }
   chosen.type = type;
   if (!weight.unpacked && !scope.options().list_only) {  // a list reads headers only
-    check_finite(weight.values, scope.prefix() + "weight");
+    check_finite(weight.values, scope.place("weight"));
   }
   if (rule != nullptr && (weight.unpacked || scales_cover_more(*type, rule->shard))) {
     weight = quantized_share(scope, weight, out, in, *rule, *type, group);

@@ -44,7 +44,7 @@ Coverage interpret(const WeightScope& scope, at::ScalarType values, at::IntArray
     const bool groups = shape.size() == 2 && shape[0] == out && shape[1] > 0 && in % shape[1] == 0;
     const int64_t group = groups ? in / shape[1] : 0;
     if (group == 32 || group == 64 || group == 128) return {QuantType::kInt4WeightOnly, 1, group};
-    fail<WeightError>(scope.prefix() + "weight", "the scales of an int4 weight of ", out, " x ", in,
+    fail<WeightError>(scope.place("weight"), "the scales of an int4 weight of ", out, " x ", in,
                       " must cover groups of 32, 64 or 128 inputs that divide them: got ", shape);
   }
   if (count == 1 && out != 1) {
@@ -58,7 +58,7 @@ Coverage interpret(const WeightScope& scope, at::ScalarType values, at::IntArray
       shape[1] == divide_up(in, kFloat8Block)) {
     return {QuantType::kFloat8PerBlock, kFloat8Block, kFloat8Block};
   }
-  fail<WeightError>(scope.prefix() + "weight", "the scale of a ", dtype_name(values), " weight of ",
+  fail<WeightError>(scope.place("weight"), "the scale of a ", dtype_name(values), " weight of ",
                     out, " x ", in, " must be one number, one per output",
                     float8 ? ", or one per block of 128 x 128" : "", ": got ", shape);
 }
@@ -90,12 +90,12 @@ at::Tensor take_scales(const WeightScope& scope, const char* name, bool two_dime
   const at::ScalarType dtype = *scope.stored_dtype(name);
   if (!is_plain(dtype)) {
     // NVFP4 and MXFP4 have scales of 8 bits.
-    fail<UnsupportedError>(scope.prefix() + name, "scales must be fp32, bf16 or fp16: got ",
+    fail<UnsupportedError>(scope.place(name), "scales must be fp32, bf16 or fp16: got ",
                            dtype_name(dtype), "; 4-bit floating-point checkpoints are not read");
   }
   const std::vector<int64_t> shape = scope.stored_shape(name);
   const at::Tensor scales = scope.take_stored(name, shape, -1, nullptr).to(at::kFloat);
-  check_scales(scales, scope.prefix() + name);
+  check_scales(scales, scope.place(name));
   return two_dimensions ? scales.view(shape).contiguous() : scales.reshape({-1}).contiguous();
 }
 
@@ -107,7 +107,7 @@ ShardRule rule_for_every(int64_t each, const ShardRule& rule) {
 }
 
 [[noreturn]] void refuse_dtype(const WeightScope& scope, at::ScalarType dtype) {
-  fail<UnsupportedError>(scope.prefix() + "weight",
+  fail<UnsupportedError>(scope.place("weight"),
                          "a linear layer's weight must be fp32, bf16, fp16, fp64, int8, "
                          "float8_e4m3fn or int4 in uint8: got ",
                          dtype_name(dtype),
@@ -136,7 +136,7 @@ LinearWeight take_quantized(const WeightScope& scope, at::ScalarType dtype, int6
   weight.file = weight.values;
   const char* scales = find_scales(scope);
   if (scales == nullptr && dtype != at::kFloat8_e4m3fn) {
-    fail<WeightError>(scope.prefix() + "weight", "a weight of ", dtype_name(dtype),
+    fail<WeightError>(scope.place("weight"), "a weight of ", dtype_name(dtype),
                       " needs scales beside it (weight_scale or scale_weight): got none");
   }
   if (scales == nullptr) {

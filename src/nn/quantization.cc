@@ -1,6 +1,9 @@
 #include "nn/quantization.h"
 
+#include <vector>
+
 #include "base/fail.h"
+#include "base/nearest_name.h"
 
 namespace cachedit::nn {
 namespace {
@@ -51,7 +54,12 @@ QuantType parse_quant_type(const std::string& given, const std::string& where) {
     fail<UnsupportedError>(where, "SVDQuant and NVFP4 come with a later version: got '", given,
                            "'; use ", quant_type_names());
   }
-  fail<ConfigError>(where, "unknown quantize type: got '", given, "'; use ", quant_type_names());
+  std::vector<std::string> names;
+  for (const TypeName& known : kNames) names.emplace_back(known.name);
+  const std::optional<std::string> meant = likely_name(name, names);
+  fail<ConfigError>(where, "unknown quantize type: got '", given, "'; ",
+                    meant ? "did you mean '" + *meant + "'? Known are " : "use ",
+                    quant_type_names());
 }
 
 StoredKind stored_kind(QuantType type) {

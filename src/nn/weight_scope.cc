@@ -159,6 +159,13 @@ void WeightScope::record(const QuantizedLayer& layer) const {
   if (options().on_linear_layer) options().on_linear_layer(layer);
 }
 
+std::string WeightScope::place(std::string_view name) const {
+  const std::string full = prefix_ + std::string(name);
+  const io::WeightStore& store = *state_->store;
+  const auto path = store.contains(full) ? store.file_of(full).path() : store.folder();
+  return c10::str(path.string(), " ", full);
+}
+
 std::string WeightScope::layer() const {
   return prefix_.empty() ? prefix_ : prefix_.substr(0, prefix_.size() - 1);
 }

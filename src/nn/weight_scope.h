@@ -84,6 +84,8 @@ class WeightScope {
   comm::Communicator* shard_group() const;
 
   bool contains(std::string_view name) const;
+  /// The tensor's file and whole name, for errors.
+  std::string place(std::string_view name) const;
   const std::string& prefix() const { return prefix_; }
   /// The prefix without its last dot: a layer's name.
   std::string layer() const;

@@ -2,12 +2,12 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "base/nearest_name.h"
 #include "io/json_config.h"
 #include "io/json_text.h"
 #include "io/yaml_file.h"
 #include "pipelines/cache_yaml.h"
 #include "pipelines/config_keys.h"
-#include "pipelines/nearest_name.h"
 #include "pipelines/parallelism_yaml.h"
 #include "pipelines/quantize_yaml.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "base/nearest_name.h"
 #include "io/json_text.h"
-#include "pipelines/nearest_name.h"
 
 namespace cachedit::pipelines {
 

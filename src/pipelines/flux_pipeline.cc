@@ -125,6 +125,7 @@ void FluxPipeline::reload(const EnableCacheOptions& options) {
   const auto shared_anew = [&](comm::Communicator* before, comm::Communicator* after) {
     return layout.enabled() && (before != nullptr || after != nullptr);
   };
+  if (quantize != parts_.quantize) parts_.loaders.warn_of_unmet(quantize);
   QuantizeRecords records = parts_.quantized;
   std::unique_ptr<PromptEncoder> prompts;
   bool other_encoders = false;

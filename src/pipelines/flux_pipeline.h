@@ -34,6 +34,8 @@ struct FluxLoaders {
   std::function<std::unique_ptr<PromptEncoder>(comm::Communicator*, comm::Communicator*,
                                                const QuantizeChoice&, QuantizeRecords&)>
       prompts;
+  /// Warns of patterns that no layer's name has.
+  std::function<void(const QuantizeChoice&)> warn_of_unmet;
 };
 
 /// The loaded parts, all of one dtype and on one device, shared out as `parallel` says.

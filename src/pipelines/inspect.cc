@@ -124,9 +124,7 @@ std::optional<nn::QuantType> type_of(const io::WeightStore& store, const std::st
     return std::nullopt;
   }();
   const auto said = stored.layers.find(layer);
-  const bool fits = type && said != stored.layers.end() &&
-                    nn::stored_kind(said->second) == nn::stored_kind(*type);
-  return fits ? said->second : type;
+  return said == stored.layers.end() ? type : said->second;
 }
 
 void add_weights(const std::filesystem::path& folder, ComponentInfo& info) {
@@ -142,7 +140,7 @@ void add_weights(const std::filesystem::path& folder, ComponentInfo& info) {
     info.parameters += holds_pairs(store, name) ? 2 * numbers : numbers;
   }
   for (const std::string& dtype : dtypes) info.dtype += (info.dtype.empty() ? "" : "+") + dtype;
-  const StoredQuantization stored = read_stored_quantization(folder);
+  const StoredQuantization stored = read_stored_quantization(store);
   for (const std::string& name : store.names()) {
     if (const auto type = type_of(store, name, stored)) ++info.quantized_layers[nn::name_of(*type)];
   }

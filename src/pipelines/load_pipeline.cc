@@ -99,12 +99,19 @@ std::unique_ptr<Pipeline> load_flux(const CheckpointIndex& index, const LoadOpti
             records["text_encoder"] = clip_record.result();
             records["text_encoder_2"] = t5_record.result();
             return prompts;
+          },
+      .warn_of_unmet =
+          [=](const QuantizeChoice& choice) {
+            choice.warn_of_unmet({{"transformer", &transformer_store},
+                                  {"text_encoder", &clip_store},
+                                  {"text_encoder_2", &t5_store}});
           }};
   if (parallel.several()) {
     parallel.world().require_equal(
         "checkpoint", checkpoint_text({transformer_store, clip_store, t5_store, vae_store}));
   }
   if (parallel.several()) parallel.world().require_equal("quantize_config", quantize.text());
+  loaders.warn_of_unmet(quantize);
   QuantizeRecords records;
   auto prompts = loaders.prompts(parallel.extra("text_encoder"), parallel.extra("text_encoder_2"),
                                  quantize, records);

@@ -98,10 +98,14 @@ FluxCheckpoint read_flux(const CheckpointIndex& index, const std::string& dtype,
   const auto vae = index.component("vae", "AutoencoderKL");
   io::JsonConfig vae_json = io::JsonConfig::read(vae / "config.json");
   const auto vae_config = models::AutoencoderKlConfig::parse(vae_json);
-  for (const auto& other :
-       {vae, index.component("text_encoder", "CLIPTextModel|CLIPTextModelWithProjection"),
-        index.component("text_encoder_2", "T5EncoderModel")}) {
-    flux.other_bytes += weight_sizes(io::WeightStore::open(other), flux.dtype).bytes;
+  const auto clip_store = io::WeightStore::open(
+      index.component("text_encoder", "CLIPTextModel|CLIPTextModelWithProjection"));
+  const auto t5_store = io::WeightStore::open(index.component("text_encoder_2", "T5EncoderModel"));
+  const auto vae_store = io::WeightStore::open(vae);
+  quantize.warn_of_unmet(
+      {{"transformer", &store}, {"text_encoder", &clip_store}, {"text_encoder_2", &t5_store}});
+  for (const io::WeightStore* other : {&vae_store, &clip_store, &t5_store}) {
+    flux.other_bytes += weight_sizes(*other, flux.dtype).bytes;
   }
   const auto tokenizer =
       text::load_t5_tokenizer(index.component("tokenizer_2", "T5Tokenizer|T5TokenizerFast"));

@@ -82,6 +82,9 @@ Components open_components(const CheckpointIndex& index, const QuantizeConfig& c
         std::piecewise_construct, std::forward_as_tuple(name),
         std::forward_as_tuple(index.folder / name, name, found->second, config, choice));
   }
+  std::map<std::string, const io::WeightStore*> stores;
+  for (const auto& [name, component] : components) stores[name] = &component.store();
+  choice.warn_of_unmet(stores);
   return components;
 }
 

@@ -1,7 +1,7 @@
 #include "pipelines/quantize_choice.h"
 
 #include <algorithm>
-#include <set>
+#include <utility>
 
 #include "base/fail.h"
 #include "base/log.h"
@@ -23,11 +23,18 @@ std::optional<nn::QuantType> type_of(const std::string& name) {
   return nn::parse_quant_type(name, kWhere);
 }
 
-void check_fields(const std::string& type, const std::map<std::string, std::string>& plan) {
-  type_of(type);
+void check_fields(const std::string& type, const std::vector<std::string>& excluded,
+                  const std::map<std::string, std::string>& plan, const std::string& where) {
+  const auto check_type = [&](const std::string& name) {
+    if (nn::lower_case(name) != kNone) nn::parse_quant_type(name, where);
+  };
+  check_type(type);
+  for (const std::string& pattern : excluded) {
+    if (pattern.empty()) fail<ConfigError>(where, "exclude_layers must name layers: got ''");
+  }
   for (const auto& [layers, planned] : plan) {
-    if (layers.empty()) fail<ConfigError>(kWhere, "precision_plan must name layers: got ''");
-    type_of(planned);
+    if (layers.empty()) fail<ConfigError>(where, "precision_plan must name layers: got ''");
+    check_type(planned);
   }
 }
 
@@ -59,20 +66,17 @@ bool is_outside(std::string_view layer, const std::string& component) {
                       [&](std::string_view block) { return layer.starts_with(block); });
 }
 
-/// The rule for one layer by `config`; patterns that it meets go into `met`.
+/// The rule for one layer by `config`.
 nn::QuantizationRule rule_of(const QuantizeConfig& config, const std::string& component,
-                             const std::string& layer, std::set<std::string>& met) {
+                             const std::string& layer) {
   const std::string_view name = plain_name(layer);
   nn::QuantizationRule rule{.layers = layer};
   std::string excluded, planned;
   for (const std::string& pattern : config.exclude_layers) {
-    if (!contains(name, pattern)) continue;
-    met.insert(pattern);
-    if (excluded.empty()) excluded = pattern;
+    if (excluded.empty() && contains(name, pattern)) excluded = pattern;
   }
   for (const auto& [pattern, type] : config.precision_plan) {
     if (!contains(name, pattern)) continue;
-    met.insert(pattern);
     if (planned.empty() || pattern.size() > planned.size()) planned = pattern;
   }
   if (config.regional_quantize && is_outside(name, component)) {
@@ -115,20 +119,40 @@ void warn_of_unused_group_size(const QuantizeConfig& config) {
                        " has no effect: no layer is asked to be int4_weight_only"));
 }
 
-void warn_of_unmet(const QuantizeConfig& config, const std::string& component,
-                   const std::set<std::string>& met) {
+/// The patterns of one field, and the components that it is for: one that has its own, or all that
+/// do not.
+struct Patterns {
+  const char* field = "";
+  std::vector<std::string> unmet;
+  std::string components;
+
+  void meet(const std::string& component, const std::vector<std::string>& layers) {
+    components += (components.empty() ? "" : ", ") + component;
+    const auto named = [&](const std::string& pattern) {
+      return std::any_of(layers.begin(), layers.end(), [&](const std::string& layer) {
+        return contains(plain_name(layer), pattern);
+      });
+    };
+    unmet.erase(std::remove_if(unmet.begin(), unmet.end(), named), unmet.end());
+  }
+};
+
+/// Without the defaults, which are meant for many models.
+std::vector<std::string> given_patterns(const std::vector<std::string>& excluded) {
   const std::vector<std::string> defaults = QuantizeConfig().exclude_layers;
-  const auto warn = [&](const char* field, const std::string& pattern) {
-    log_warning(c10::str("[quantize] ", field, ": '", pattern, "' is in no layer's name of the ",
-                         component));
-  };
-  for (const std::string& pattern : config.exclude_layers) {
-    const bool given = std::find(defaults.begin(), defaults.end(), pattern) == defaults.end();
-    if (given && met.count(pattern) == 0) warn("exclude_layers", pattern);
+  std::vector<std::string> given;
+  for (const std::string& pattern : excluded) {
+    if (std::find(defaults.begin(), defaults.end(), pattern) == defaults.end()) {
+      given.push_back(pattern);
+    }
   }
-  for (const auto& [pattern, type] : config.precision_plan) {
-    if (met.count(pattern) == 0) warn("precision_plan", pattern);
-  }
+  return given;
+}
+
+std::vector<std::string> keys_of(const std::map<std::string, std::string>& plan) {
+  std::vector<std::string> keys;
+  for (const auto& [pattern, type] : plan) keys.push_back(pattern);
+  return keys;
 }
 
 }  // namespace
@@ -168,7 +192,7 @@ QuantizeConfig in_small_letters(QuantizeConfig config) {
 QuantizeChoice::QuantizeChoice(std::optional<QuantizeConfig> config, at::Device device) {
   if (!config) return;
   config_ = in_small_letters(std::move(*config));
-  check_quantize_config(*config_);
+  check_quantize_config(*config_, kWhere);
   warn_of_unused_group_size(*config_);
   if (!device.is_cpu()) {
     fail<UnsupportedError>("quantize", "quantized layers are computed on CPUs only: got ",
@@ -179,20 +203,18 @@ QuantizeChoice::QuantizeChoice(std::optional<QuantizeConfig> config, at::Device 
 nn::QuantizationPlan QuantizeChoice::plan(const std::string& component,
                                           const io::WeightStore& store) const {
   nn::QuantizationPlan plan;
-  const StoredQuantization stored = read_stored_quantization(store.folder());
+  const StoredQuantization stored = read_stored_quantization(store);
   plan.group_size = stored.group_size;
   std::optional<QuantizeConfig> config;
   if (config_) config = config_of(*config_, component);
-  std::set<std::string> met;
   if (config) {
     plan.group_size = config->group_size;
     plan.per_tensor_fallback = config->per_tensor_fallback;
     for (const std::string& layer : layers_of(store)) {
-      nn::QuantizationRule rule = rule_of(*config, component, layer, met);
+      nn::QuantizationRule rule = rule_of(*config, component, layer);
       if (!rule.type && is_quantized(store, layer)) rule.reason.insert(0, kInFile);
       plan.rules.push_back(std::move(rule));
     }
-    warn_of_unmet(*config, component, met);
   }
   for (const auto& entry : stored.layers) {
     const std::string& layer = entry.first;
@@ -213,6 +235,32 @@ nn::QuantizationPlan QuantizeChoice::plan(const std::string& component,
   return plan;
 }
 
+void QuantizeChoice::warn_of_unmet(
+    const std::map<std::string, const io::WeightStore*>& stores) const {
+  if (!config_) return;
+  std::map<std::pair<std::string, std::string>, Patterns> fields;  // by owner and field
+  for (const auto& [component, store] : stores) {
+    const std::optional<QuantizeConfig> config = config_of(*config_, component);
+    if (!config) continue;
+    const auto found = config_->components_to_quantize.find(component);
+    const ComponentQuantizeConfig own =
+        found == config_->components_to_quantize.end() ? ComponentQuantizeConfig() : found->second;
+    const std::vector<std::string> layers = layers_of(*store);
+    const auto meet = [&](const char* field, bool is_own, std::vector<std::string> patterns) {
+      fields.try_emplace({is_own ? component : "", field}, Patterns{field, std::move(patterns), {}})
+          .first->second.meet(component, layers);
+    };
+    meet("exclude_layers", own.exclude_layers.has_value(), given_patterns(config->exclude_layers));
+    meet("precision_plan", own.precision_plan.has_value(), keys_of(config->precision_plan));
+  }
+  for (const auto& [place, patterns] : fields) {
+    for (const std::string& pattern : patterns.unmet) {
+      log_warning(c10::str("[quantize] ", patterns.field, ": '", pattern,
+                           "' is in no layer's name of ", patterns.components));
+    }
+  }
+}
+
 bool QuantizeChoice::names(const std::string& component) const {
   return config_ && config_of(*config_, component);
 }
@@ -229,30 +277,32 @@ void QuantizeRecord::listen(nn::WeightOptions& options) {
   };
 }
 
-}  // namespace pipelines
+void check_group_size(int64_t size, const std::string& where) {
+  if (size != 32 && size != 64 && size != 128) {
+    fail<ConfigError>(where, "group_size must be 32, 64 or 128: got ", size);
+  }
+}
 
-void check_quantize_config(const QuantizeConfig& config) {
-  using pipelines::kComponents;
-  using pipelines::kWhere;
-  pipelines::check_fields(config.quant_type, config.precision_plan);
-  if (config.group_size != 32 && config.group_size != 64 && config.group_size != 128) {
-    fail<ConfigError>(kWhere, "group_size must be 32, 64 or 128: got ", config.group_size);
-  }
-  for (const std::string& pattern : config.exclude_layers) {
-    if (pattern.empty()) fail<ConfigError>(kWhere, "exclude_layers must name layers: got ''");
-  }
+void check_quantize_config(const QuantizeConfig& config, const std::string& where) {
+  check_fields(config.quant_type, config.exclude_layers, config.precision_plan, where);
+  check_group_size(config.group_size, where);
   for (const auto& [component, own] : config.components_to_quantize) {
     if (std::find(std::begin(kComponents), std::end(kComponents), component) ==
         std::end(kComponents)) {
-      fail<ConfigError>(kWhere, "components_to_quantize may name transformer, text_encoder and ",
+      fail<ConfigError>(where, "components_to_quantize may name transformer, text_encoder and ",
                         "text_encoder_2: got '", component, "'");
     }
-    pipelines::check_fields(own.quant_type.value_or(config.quant_type),
-                            own.precision_plan.value_or(config.precision_plan));
-    for (const std::string& pattern : own.exclude_layers.value_or(std::vector<std::string>())) {
-      if (pattern.empty()) fail<ConfigError>(kWhere, "exclude_layers must name layers: got ''");
-    }
+    check_fields(own.quant_type.value_or(config.quant_type),
+                 own.exclude_layers.value_or(config.exclude_layers),
+                 own.precision_plan.value_or(config.precision_plan),
+                 c10::str(where, " components_to_quantize ", component));
   }
+}
+
+}  // namespace pipelines
+
+void check_quantize_config(const QuantizeConfig& config) {
+  pipelines::check_quantize_config(config, pipelines::kWhere);
 }
 
 }  // namespace cachedit

@@ -4,7 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <filesystem>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,8 +25,12 @@ class QuantizeChoice {
   /// UnsupportedError for devices without kernels.
   QuantizeChoice(std::optional<QuantizeConfig> config, at::Device device);
 
-  /// For loading `component` from `store`. Patterns that name no layer are warned of.
+  /// For loading `component` from `store`. Throws as read_stored_quantization() does.
   nn::QuantizationPlan plan(const std::string& component, const io::WeightStore& store) const;
+
+  /// Warns of patterns that are in no layer's name of the components they are for. `stores` holds
+  /// every component that the configuration may name.
+  void warn_of_unmet(const std::map<std::string, const io::WeightStore*>& stores) const;
 
   bool names(const std::string& component) const;
   /// For comparison between ranks; empty: as stored.
@@ -35,6 +40,11 @@ class QuantizeChoice {
  private:
   std::optional<QuantizeConfig> config_;
 };
+
+/// As the public check_quantize_config(), `where` naming the source in errors.
+void check_quantize_config(const QuantizeConfig& config, const std::string& where);
+/// Throws ConfigError for another size than 32, 64 and 128.
+void check_group_size(int64_t size, const std::string& where);
 
 /// `config` with the names of types in small letters, as cache-dit takes them.
 QuantizeConfig in_small_letters(QuantizeConfig config);

@@ -21,6 +21,7 @@ class QuantizedComponent {
                      const QuantizeChoice& choice);
 
   const ComponentQuantization& plan() const { return plan_; }
+  const io::WeightStore& store() const { return store_; }
 
   /// Writes the weights to `folder`, in the source's shards, and quantization_config.json. Needs
   /// the memory of one quantized shard. `on_layer` is called after every quantized layer.

@@ -1,20 +1,50 @@
 #include "pipelines/quantize_file.h"
 
+#include "base/dtype_name.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "io/json_config.h"
 #include "io/json_text.h"
+#include "pipelines/quantize_choice.h"
 
 namespace cachedit::pipelines {
 namespace {
 
 constexpr const char* kMethod = "cachedit";
 
+/// Whether a weight of these values is of that kind.
+bool is_kind(at::ScalarType values, nn::StoredKind kind) {
+  switch (kind) {
+    case nn::StoredKind::kInt8:
+      return values == at::kChar;
+    case nn::StoredKind::kInt4:
+      return values == at::kByte;
+    case nn::StoredKind::kFloat8:
+      break;
+  }
+  return values == at::kFloat8_e4m3fn;
+}
+
+/// Otherwise a layer would be quantized at load that nobody asked to be.
+void check_weight(const io::WeightStore& store, const std::string& layer, nn::QuantType type,
+                  const std::string& where) {
+  constexpr const char* kAdvice =
+      "; the file belongs to other weights: remove it, or take the folder whole from its source";
+  const std::string name = layer + ".weight";
+  if (!store.contains(name)) {
+    fail<ConfigError>(where, "no weight of the layer '", layer, "' is in the folder", kAdvice);
+  }
+  const at::ScalarType values = store.entry(name).dtype;
+  if (is_kind(values, nn::stored_kind(type))) return;
+  fail<ConfigError>(where, "layer '", layer, "' is said to be ", nn::name_of(type),
+                    ": got a weight of ", dtype_name(values), kAdvice);
+}
+
 }  // namespace
 
-StoredQuantization read_stored_quantization(const std::filesystem::path& folder) {
+StoredQuantization read_stored_quantization(const io::WeightStore& store) {
   StoredQuantization stored;
-  const std::filesystem::path path = folder / kQuantizationFile;
+  const std::filesystem::path path = store.folder() / kQuantizationFile;
   if (!std::filesystem::exists(path)) return stored;
   const nlohmann::json json = io::read_json_file(path);
   const std::string where = path.string();
@@ -27,6 +57,7 @@ StoredQuantization read_stored_quantization(const std::filesystem::path& folder)
     return stored;
   }
   stored.group_size = config.get_or<int64_t>("group_size", stored.group_size);
+  check_group_size(stored.group_size, where);
   const nlohmann::json layers = json.value("layers", nlohmann::json());
   if (!layers.is_object()) {
     fail<ConfigError>(where, "\"layers\" must map layers to types: got ", io::show_json(layers));
@@ -35,7 +66,9 @@ StoredQuantization read_stored_quantization(const std::filesystem::path& folder)
     if (!type.is_string()) {
       fail<ConfigError>(where, "layer '", layer, "' must have a type: got ", io::show_json(type));
     }
-    stored.layers[layer] = nn::parse_quant_type(type.get<std::string>(), where);
+    const nn::QuantType parsed = nn::parse_quant_type(type.get<std::string>(), where);
+    check_weight(store, layer, parsed, where);
+    stored.layers[layer] = parsed;
   }
   return stored;
 }

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 
 #include "cachedit/quantize.h"
+#include "io/weight_store.h"
 #include "nn/quantization.h"
 
 namespace cachedit::pipelines {
@@ -19,8 +19,8 @@ struct StoredQuantization {
 
 /// Of a component's folder; not found without the file. A file of another program is ignored with a
 /// warning: the weights themselves say what they are. Throws ConfigError for one of ours that is
-/// malformed.
-StoredQuantization read_stored_quantization(const std::filesystem::path& folder);
+/// malformed, or does not fit the weights beside it.
+StoredQuantization read_stored_quantization(const io::WeightStore& store);
 
 /// The file's text, for layers that were quantized and others with the reason.
 std::string stored_quantization_text(const QuantizeConfig& config,

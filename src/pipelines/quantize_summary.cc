@@ -38,7 +38,8 @@ std::string line_of(const ComponentQuantization& c) {
   std::snprintf(bytes, sizeof(bytes), "%.2f -> %.2f MiB",
                 static_cast<double>(c.stored_bytes) / kMiB, static_cast<double>(c.bytes) / kMiB);
   std::string text = c10::str(c.component, ": ", c.quantized_layers(), " of ", c.layers.size(),
-                              " linear layers quantized (", joined(types, false), "), ", bytes);
+                              " linear layers quantized",
+                              types.empty() ? "" : " (" + joined(types, false) + ")", ", ", bytes);
   if (!changed.empty()) text += "; of another type than asked for: " + joined(changed, true);
   if (!in_file.empty()) text += "; quantized in the file, kept so: " + joined(in_file, true);
   if (!kept.empty()) text += "; as stored: " + joined(kept, true);

@@ -158,11 +158,7 @@ QuantizeConfig read_quantize_config(const json& object, const std::string& where
   rest.get_or<bool>("verbose", false);  // the summary always says everything
   const json components = object.value("components_to_quantize", json());
   if (!components.is_null()) config.components_to_quantize = read_components(components, where);
-  try {
-    check_quantize_config(config);
-  } catch (const ConfigError& error) {
-    fail<ConfigError>(where, error.what());
-  }
+  check_quantize_config(config, where);
   return in_small_letters(std::move(config));
 }
 

@@ -217,8 +217,8 @@ INSTANTIATE_TEST_SUITE_P(
         EntryFault{"no_offsets", R"({"dtype":"U8","shape":[1]})", 1, "no data_offsets"},
         EntryFault{"dtype_is_number", R"({"dtype":8,"shape":[1],"data_offsets":[0,1]})", 1,
                    "dtype must be a string"},
-        EntryFault{"dtype_unknown", R"({"dtype":"F4","shape":[2],"data_offsets":[0,1]})", 1,
-                   "unknown dtype: got \"F4\""},
+        EntryFault{"dtype_unknown", R"({"dtype":"F5","shape":[2],"data_offsets":[0,1]})", 1,
+                   "unknown dtype: got \"F5\""},
         EntryFault{"shape_is_number", R"({"dtype":"U8","shape":1,"data_offsets":[0,1]})", 1,
                    "shape must be a list"},
         EntryFault{"three_offsets", R"({"dtype":"U8","shape":[1],"data_offsets":[0,1,1]})", 1,
@@ -230,6 +230,17 @@ INSTANTIATE_TEST_SUITE_P(
         EntryFault{"bytes_after", R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]})", 3,
                    "2 bytes after it"}),
     [](const auto& test) { return std::string(test.param.name); });
+
+// F4 has two numbers in a byte, and F8_E8M0 is only used for scales.
+TEST(SafetensorsHeader, DtypesOfTheFormatThatAreNotReadHereAreNamedAsSuch) {
+  for (const char* dtype : {"F4", "F8_E8M0", "F6_E2M3", "C64"}) {
+    expect_refusal<UnsupportedError>(weight_file(std::string(R"({"a":{"dtype":")") + dtype +
+                                                     R"(","shape":[1],"data_offsets":[0,1]}})",
+                                                 "x"),
+                                     AllOf(HasSubstr(std::string("tensor 'a': dtype ") + dtype),
+                                           HasSubstr("F8_E4M3"), Not(HasSubstr("download"))));
+  }
+}
 
 TEST(SafetensorsHeader, OverlappingTensorsAreRefusedByBothNames) {
   expect_refusal(weight_file(R"({"first":{"dtype":"U8","shape":[32],"data_offsets":[0,32]},)"

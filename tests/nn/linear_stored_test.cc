@@ -208,7 +208,7 @@ TEST(StoredLinear, ScalesThatAreNoScalesAreRefused) {
         options.list_only = list_only;
         test::expect_error<WeightError>(
             [&] { file.load(kIn, kOut, type, options); },
-            AllOf(HasSubstr("[layer.weight_scale] scales must be finite and not negative: got " +
+            AllOf(HasSubstr("layer.weight_scale] scales must be finite and not negative: got " +
                             std::string(shown) + " among"),
                   HasSubstr("take another copy")));
       }

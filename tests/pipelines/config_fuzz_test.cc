@@ -1,10 +1,13 @@
 // Damaged configuration files: each is read, or refused with an error of ours.
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
 #include "cachedit/cachedit.h"
+#include "io/safetensors.h"
+#include "io/weight_store.h"
 #include "pipelines/quantize_file.h"
 #include "support/temp_dir.h"
 #include "support/text_mutator.h"
@@ -82,9 +85,13 @@ TEST_F(DamagedConfigs, OfEverySectionAreReadOrRefused) {
 }
 
 TEST_F(DamagedConfigs, OfQuantizedCheckpointsAreReadOrRefused) {
+  io::write_safetensors(folder_ / "model.safetensors",
+                        {{"a.to_q.weight", at::zeros({2, 2}, at::kChar)},
+                         {"a.to_k.weight", at::zeros({2, 2}, at::kFloat8_e4m3fn)}});
+  const auto store = io::WeightStore::open(folder_.path());
   const Counts counts = feed(kJson, 3000, [&](const std::string& text) {
     folder_.write("quantization_config.json", text);
-    pipelines::read_stored_quantization(folder_.path());
+    pipelines::read_stored_quantization(store);
   });
   EXPECT_GT(counts.accepted, 100);
   EXPECT_GT(counts.refused, 1000);

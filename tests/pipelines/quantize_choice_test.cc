@@ -16,6 +16,7 @@ namespace {
 using pipelines::QuantizeChoice;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class QuantizePlan : public ::testing::Test {
  protected:
@@ -97,12 +98,43 @@ TEST_F(QuantizePlan, ComponentsMayHaveTheirOwnSettings) {
 
 TEST_F(QuantizePlan, PatternsThatNameNoLayerAreWarnedOf) {
   ::testing::internal::CaptureStderr();
-  of({.exclude_layers = {"embed", "to_z"}, .precision_plan = {{"to_y", "int8_per_row"}}}, kQuery);
-  of(QuantizeConfig(), kQuery);
+  const auto store = io::WeightStore::open(folder_.path());
+  const auto warn = [&](const QuantizeConfig& config) {
+    QuantizeChoice(config, at::kCPU).warn_of_unmet({{"transformer", &store}});
+  };
+  warn({.exclude_layers = {"embed", "to_z"}, .precision_plan = {{"to_y", "int8_per_row"}}});
+  warn(QuantizeConfig());
   const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(text, AllOf(HasSubstr("exclude_layers: 'to_z' is in no layer's name"),
-                          HasSubstr("precision_plan: 'to_y' is in no layer's name")));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("modulation")));
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("exclude_layers: 'to_z' is in no layer's name of transformer"),
+                    HasSubstr("precision_plan: 'to_y' is in no layer's name of transformer")));
+  EXPECT_THAT(text, Not(HasSubstr("modulation")));
+}
+
+TEST_F(QuantizePlan, PatternsForAllComponentsAreWarnedOfWhereNoneHasThem) {
+  test::TempDir encoder;
+  io::write_safetensors(encoder / "model.safetensors",
+                        {{"text_model.encoder.fc1.weight", at::zeros({2, 2})},
+                         {"text_model.encoder.fc2.weight", at::zeros({2, 2})}});
+  const auto store = io::WeightStore::open(folder_.path());
+  const auto encoder_store = io::WeightStore::open(encoder.path());
+  ::testing::internal::CaptureStderr();
+  QuantizeChoice(
+      QuantizeConfig{.exclude_layers = {"to_q", "fc2", "to_z"},
+                     .components_to_quantize = {{"transformer", {}},
+                                                {"text_encoder", {}},
+                                                {"text_encoder_2", {.exclude_layers = {{"to_q"}}}}},
+                     .precision_plan = {{"fc1", "none"}}},
+      at::kCPU)
+      .warn_of_unmet({{"transformer", &store},
+                      {"text_encoder", &encoder_store},
+                      {"text_encoder_2", &encoder_store}});
+  EXPECT_EQ(
+      ::testing::internal::GetCapturedStderr(),
+      "cachedit warning: [quantize] exclude_layers: 'to_z' is in no layer's name of text_encoder, "
+      "transformer\n"
+      "cachedit warning: [quantize] exclude_layers: 'to_q' is in no layer's name of "
+      "text_encoder_2\n");
 }
 
 TEST_F(QuantizePlan, TypesMayHaveLettersOfAnyCase) {
@@ -162,6 +194,9 @@ TEST_F(QuantizePlan, LayersThatTheFileHasQuantizedSaySo) {
 }
 
 TEST_F(QuantizePlan, WhatTheCheckpointSaysOfItselfHolds) {
+  io::write_safetensors(folder_ / "model.safetensors",
+                        {{std::string(kQuery) + ".weight", at::zeros({2, 2}, at::kChar)},
+                         {std::string(kOut) + ".weight", at::zeros({2, 2})}});
   folder_.write("quantization_config.json", R"({"quant_method": "cachedit", "group_size": 32,
     "layers": {"transformer_blocks.0.attn.to_q": "int8_per_row"}})");
   const auto store = io::WeightStore::open(folder_.path());
@@ -183,6 +218,37 @@ TEST_F(QuantizePlan, WhatTheCheckpointSaysOfItselfHolds) {
   EXPECT_EQ(of({.quant_type = "float8_per_row"}, kQuery), "float8_per_row");
 }
 
+TEST_F(QuantizePlan, ACheckpointThatDescribesOtherWeightsIsRefused) {
+  io::write_safetensors(folder_ / "model.safetensors",
+                        {{"a.weight", at::zeros({2, 2}, at::kBFloat16)},
+                         {"b.weight", at::zeros({2, 2}, at::kChar)},
+                         {"c.weight", at::zeros({2, 2}, at::kFloat8_e4m3fn)},
+                         {"d.weight", at::zeros({2, 1}, at::kByte)}});
+  const auto store = io::WeightStore::open(folder_.path());
+  const auto read = [&](const std::string& fields) {
+    folder_.write("quantization_config.json", R"({"quant_method": "cachedit", )" + fields + "}");
+    QuantizeChoice().plan("transformer", store);
+  };
+  const auto refused = [&](const std::string& fields, const ::testing::Matcher<std::string>& text) {
+    test::expect_error<ConfigError>([&] { read(fields); },
+                                    AllOf(HasSubstr("quantization_config.json] "), text));
+  };
+  read(R"("layers": {"b": "int8_per_tensor", "c": "float8_per_row", "d": "int4_weight_only"})");
+  const std::string advice = "the file belongs to other weights: remove it, or take the folder";
+  refused(R"("layers": {"a": "int8_per_row"})",
+          AllOf(HasSubstr("layer 'a' is said to be int8_per_row: got a weight of bf16"),
+                HasSubstr(advice)));
+  refused(R"("layers": {"b": "float8_per_row"})", HasSubstr("got a weight of int8"));
+  refused(R"("layers": {"c": "int4_weight_only"})", HasSubstr("got a weight of fp8_e4m3"));
+  refused(R"("layers": {"z": "int8_per_row"})",
+          AllOf(HasSubstr("no weight of the layer 'z' is in the folder"), HasSubstr(advice)));
+  for (const char* size : {"0", "-1", "48", "1000000000000000000"}) {
+    refused(std::string(R"("layers": {}, "group_size": )") + size,
+            HasSubstr(std::string("group_size must be 32, 64 or 128: got ") + size));
+  }
+  refused(R"("layers": {"b": "int8_per_rov"})", HasSubstr("did you mean 'int8_per_row'?"));
+}
+
 TEST(QuantizeConfigCheck, FaultsAreNamed) {
   const auto refused = [](const QuantizeConfig& config) {
     try {
@@ -194,6 +260,9 @@ TEST(QuantizeConfigCheck, FaultsAreNamed) {
   };
   // FR-24
   EXPECT_THAT(refused({.quant_type = "fp9"}), AllOf(HasSubstr("'fp9'"), HasSubstr("int8_per_row")));
+  EXPECT_THAT(refused({.quant_type = "float8perrow"}), HasSubstr("did you mean 'float8_per_row'?"));
+  EXPECT_THAT(refused({.quant_type = "q8_0"}), Not(HasSubstr("did you mean")));
+  EXPECT_THAT(refused({.quant_type = "INT4"}), HasSubstr("did you mean 'int4_weight_only'?"));
   EXPECT_THAT(refused({.quant_type = "nvfp4"}), HasSubstr("SVDQuant and NVFP4"));
   EXPECT_THAT(refused({.group_size = 48}), HasSubstr("32, 64 or 128: got 48"));
   EXPECT_THAT(refused({.exclude_layers = {""}}), HasSubstr("exclude_layers"));

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/fail.h"
+#include "models/quantization_method.h"
 
 namespace cachedit::models {
 namespace {
@@ -65,6 +66,7 @@ FluxConfig FluxConfig::parse(io::JsonConfig& json) {
   c.pooled_projection_dim = json.get_or<int64_t>("pooled_projection_dim", c.pooled_projection_dim);
   c.guidance_embeds = json.get_or<bool>("guidance_embeds", c.guidance_embeds);
   c.axes_dims_rope = json.get_or<std::vector<int64_t>>("axes_dims_rope", c.axes_dims_rope);
+  check_quantization_method(json);
   json.finish();
   check_ranges(c, json.where());
   check_rotary(c, json.where());

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/fail.h"
+#include "models/quantization_method.h"
 
 namespace cachedit::models {
 
@@ -36,6 +37,7 @@ void require_model(io::JsonConfig& json, std::initializer_list<std::string_view>
                       "'; choose a checkpoint with that text encoder");
   }
   if (!type || json.class_name()) json.require_class(classes);
+  check_quantization_method(json);
 }
 
 void ignore_base_config_keys(io::JsonConfig& json) {

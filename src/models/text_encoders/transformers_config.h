@@ -19,7 +19,8 @@ int64_t read_size(io::JsonConfig& json, std::string_view key, int64_t fallback,
 double read_epsilon(io::JsonConfig& json, std::string_view key, double fallback);
 
 /// Throws ConfigError unless the class (where the config names one) is one of `classes` and
-/// "model_type" (where present) one of `model_types`. One of the two has to be there.
+/// "model_type" (where present) one of `model_types`; one of the two has to be there. Throws as
+/// check_quantization_method() does.
 void require_model(io::JsonConfig& json, std::initializer_list<std::string_view> classes,
                    std::initializer_list<std::string_view> model_types);
 

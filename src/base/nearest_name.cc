@@ -1,10 +1,10 @@
-#include "pipelines/nearest_name.h"
+#include "base/nearest_name.h"
 
 #include <algorithm>
 #include <cctype>
 #include <numeric>
 
-namespace cachedit::pipelines {
+namespace cachedit {
 namespace {
 
 char folded(char c) {
@@ -27,10 +27,11 @@ size_t edits(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+constexpr size_t kLongest = 80;  // no name is longer, and a file may hold anything
+
 }  // namespace
 
 std::string nearest_name(std::string_view got, const std::vector<std::string>& names) {
-  constexpr size_t kLongest = 80;  // no name is longer, and a file may hold anything
   const std::string_view start = got.substr(0, kLongest);
   return *std::min_element(names.begin(), names.end(),
                            [&](const std::string& a, const std::string& b) {
@@ -38,4 +39,15 @@ std::string nearest_name(std::string_view got, const std::vector<std::string>& n
                            });
 }
 
-}  // namespace cachedit::pipelines
+std::optional<std::string> likely_name(std::string_view got,
+                                       const std::vector<std::string>& names) {
+  if (got.empty()) return std::nullopt;
+  for (const std::string& name : names) {
+    if (name.size() >= got.size() && edits(got, name.substr(0, got.size())) == 0) return name;
+  }
+  const std::string nearest = nearest_name(got, names);
+  if (2 * edits(got.substr(0, kLongest), nearest) > got.size()) return std::nullopt;
+  return nearest;
+}
+
+}  // namespace cachedit
