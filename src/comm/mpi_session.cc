@@ -27,6 +27,8 @@ constexpr size_t kLongestText = 3000;
 constexpr double kSayingSeconds = 0.5;
 /// How long a rank that is at its end lets others report a failure, before its exit ends them.
 constexpr double kLingerSeconds = 2;
+/// How long the last words of a rank that is gone are waited for; launchers end the others soon.
+constexpr double kLastWordsSeconds = 0.2;
 
 void nap(int64_t microseconds) {
   std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
@@ -152,10 +154,15 @@ void MpiSession::check_alive(std::string_view what) {
   for (size_t r = 0; r < others_.size(); ++r) {
     const Other& other = others_[r];
     if (!other.near || other.left || !is_gone(other.process)) continue;
-    // Its last words may have arrived in the meantime.
-    listen();
+    // Its last words, or those of a rank that it ended for, may be on their way.
+    const Stopwatch watch;
+    do {
+      listen();
+      check_said(what);
+      if (other.left) break;
+      nap(1000);
+    } while (watch.seconds() < kLastWordsSeconds);
     if (other.left) continue;
-    check_said(what);
     fail<CommError>(what, "rank ", r, " (pid ", other.process.pid,
                     ") is gone: it was killed or crashed, while rank ", rank_, " waited in ", what);
   }
@@ -240,10 +247,14 @@ void MpiSession::fail_at_exit(const std::string& text) {
   // the run went well.
   std::fprintf(stderr, "cachedit: rank %d had finished: %s\n", rank_, text.c_str());
   std::fflush(nullptr);
-  const Stopwatch watch;
-  while (!heard_all() && watch.seconds() < kLingerSeconds) {
-    listen();
-    nap(1000);
+  try {
+    const Stopwatch watch;
+    // Those that have not heard yet that this rank was done would take it for killed.
+    while (!(heard_all() && all_said()) && watch.seconds() < kLingerSeconds) {
+      listen();
+      nap(1000);
+    }
+  } catch (const std::exception&) {  // of a connection that broke: the text above is out
   }
   _exit(EXIT_FAILURE);
 }

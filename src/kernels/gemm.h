@@ -74,7 +74,8 @@ struct GemmProblem {
 };
 
 /// Bytes of scratch that gemm() needs with this many threads: O(threads) megabyte, and some
-/// megabytes of A where A is not read in place. It never grows with rows x N.
+/// megabytes of A where A is not read in place; for kInt8 also 4 bytes a row. It never grows with
+/// rows x N.
 size_t gemm_scratch_bytes(const GemmProblem& problem, int threads, CpuIsa isa);
 
 /// Computes out. Sums are fp32; for kInt8 they are int32 and exact.

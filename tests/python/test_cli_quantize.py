@@ -121,7 +121,7 @@ def test_excluded_layers_and_whole_models(generate):
 
 def test_patterns_that_name_nothing_are_warned_of(generate):
     generate(*SMALL, "--quantize", "--exclude-layers", "to_z")
-    assert "exclude_layers: 'to_z' is in no layer's name of the transformer" in generate.stderr
+    assert "exclude_layers: 'to_z' is in no layer's name of transformer" in generate.stderr
 
 
 def test_groups(generate):
