@@ -49,15 +49,13 @@ struct EntryReader {
     if (!value.is_string()) refuse("dtype must be a string: got ", show_json(value));
     const auto& text = value.get_ref<const std::string&>();
     const auto dtype = parse_safetensors_dtype(text);
+    if (dtype) return *dtype;
     if (is_unsupported_safetensors_dtype(text)) {
       fail<UnsupportedError>(where, "tensor '", name, "': dtype ", text,
                              " is not read by this version, which knows ", safetensors_dtype_list(),
                              "; take a checkpoint in one of these");
     }
-    if (!dtype) {
-      refuse("unknown dtype: got ", show_json(value), ", known are ", safetensors_dtype_list());
-    }
-    return *dtype;
+    refuse("unknown dtype: got ", show_json(value), ", known are ", safetensors_dtype_list());
   }
 
   std::vector<int64_t> shape(const Json& entry) const {

@@ -12,18 +12,11 @@ namespace {
 
 constexpr int64_t kMostInt8Inputs = 65536;  // sums of 32 bits
 
-/// What the values of a file are without anybody saying how they are meant: activations are not
-/// rounded, which only costs accuracy.
-QuantType weight_only_type(at::ScalarType values) {
-  if (values == at::kFloat8_e4m3fn) return QuantType::kFloat8WeightOnly;
-  return values == at::kChar ? QuantType::kInt8WeightOnly : QuantType::kInt4WeightOnly;
-}
-
 /// The type of values that the file already holds quantized: what was asked for, if they are of its
 /// kind.
 QuantType type_of_stored(const LinearWeight& weight, std::optional<QuantType> asked,
                          std::string& note) {
-  const QuantType stored = weight_only_type(weight.values.scalar_type());
+  const QuantType stored = weight_only_type(weight.values.scalar_type()).value();
   if (!asked || stored_kind(*asked) == stored_kind(stored)) return asked.value_or(stored);
   note = c10::str("stored as ", dtype_name(weight.values.scalar_type()), ", kept so");
   return stored;

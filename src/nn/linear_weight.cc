@@ -196,7 +196,7 @@ LinearWeight take_linear_weight(const WeightScope& scope, int64_t out, int64_t i
   check_comfy_quant(scope);
   const auto dtype = scope.stored_dtype("weight");
   if (!dtype || is_plain(*dtype)) return take_plain(scope, out, in, rule);
-  if (*dtype != at::kChar && *dtype != at::kByte && *dtype != at::kFloat8_e4m3fn) {
+  if (!weight_only_type(*dtype)) {
     refuse_dtype(scope, *dtype);
   }
   if (rule != nullptr) {

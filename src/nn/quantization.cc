@@ -22,6 +22,12 @@ constexpr TypeName kNames[] = {{QuantType::kInt8PerRow, "int8_per_row"},
                                {QuantType::kFloat8PerBlock, "float8_per_block"},
                                {QuantType::kFloat8WeightOnly, "float8_weight_only"}};
 
+std::vector<std::string> all_names() {
+  std::vector<std::string> names;
+  for (const TypeName& known : kNames) names.emplace_back(known.name);
+  return names;
+}
+
 }  // namespace
 
 const char* name_of(QuantType type) {
@@ -31,12 +37,7 @@ const char* name_of(QuantType type) {
   return "unknown";
 }
 
-std::string quant_type_names() {
-  std::string names;
-  for (const TypeName& known : kNames)
-    names += (names.empty() ? "" : ", ") + std::string(known.name);
-  return names;
-}
+std::string quant_type_names() { return c10::Join(", ", all_names()); }
 
 std::string lower_case(std::string text) {
   for (char& c : text) {
@@ -54,9 +55,7 @@ QuantType parse_quant_type(const std::string& given, const std::string& where) {
     fail<UnsupportedError>(where, "SVDQuant and NVFP4 come with a later version: got '", given,
                            "'; use ", quant_type_names());
   }
-  std::vector<std::string> names;
-  for (const TypeName& known : kNames) names.emplace_back(known.name);
-  const std::optional<std::string> meant = likely_name(name, names);
+  const std::optional<std::string> meant = likely_name(name, all_names());
   fail<ConfigError>(where, "unknown quantize type: got '", given, "'; ",
                     meant ? "did you mean '" + *meant + "'? Known are " : "use ",
                     quant_type_names());
@@ -77,6 +76,13 @@ StoredKind stored_kind(QuantType type) {
       break;
   }
   return StoredKind::kFloat8;
+}
+
+std::optional<QuantType> weight_only_type(c10::ScalarType values) {
+  if (values == c10::kChar) return QuantType::kInt8WeightOnly;
+  if (values == c10::kByte) return QuantType::kInt4WeightOnly;
+  if (values == c10::kFloat8_e4m3fn) return QuantType::kFloat8WeightOnly;
+  return std::nullopt;
 }
 
 bool is_per_tensor(QuantType type) {

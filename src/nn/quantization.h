@@ -1,6 +1,8 @@
 // Which linear layers are quantized and how, by cache-dit's names for the types.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,6 +39,10 @@ std::string quant_type_names();
 /// What a weight of some type is stored as.
 enum class StoredKind { kInt8, kInt4, kFloat8 };
 StoredKind stored_kind(QuantType type);
+/// What quantized values in a file are without anybody saying how they are meant: activations are
+/// not rounded, which only costs accuracy. None: values of that element type are not quantized, or
+/// in a way that is not read.
+std::optional<QuantType> weight_only_type(c10::ScalarType values);
 /// Whether the type has one scale for a whole weight.
 bool is_per_tensor(QuantType type);
 

@@ -68,8 +68,7 @@ bool may_hold_weights(const std::filesystem::path& folder) {
 }
 
 bool is_quantized(at::ScalarType dtype) {
-  return dtype == at::kChar || dtype == at::kByte || dtype == at::kFloat8_e4m3fn ||
-         dtype == at::kFloat8_e5m2;
+  return nn::weight_only_type(dtype) || dtype == at::kFloat8_e5m2;
 }
 
 /// The quantized weight that a tensor of that name lies beside, in any of the spellings in use
@@ -117,14 +116,10 @@ std::optional<nn::QuantType> type_of(const io::WeightStore& store, const std::st
   if (!name.ends_with(kWeight) || entry.shape.size() != 2) return std::nullopt;
   const std::string layer = name.substr(0, name.size() - kWeight.size());
   if (is_table(layer)) return std::nullopt;
-  const auto type = [&]() -> std::optional<nn::QuantType> {
-    if (entry.dtype == at::kChar) return nn::QuantType::kInt8WeightOnly;
-    if (entry.dtype == at::kFloat8_e4m3fn) return nn::QuantType::kFloat8WeightOnly;
-    if (holds_pairs(store, name)) return nn::QuantType::kInt4WeightOnly;
-    return std::nullopt;
-  }();
   const auto said = stored.layers.find(layer);
-  return said == stored.layers.end() ? type : said->second;
+  if (said != stored.layers.end()) return said->second;
+  if (entry.dtype == at::kByte && !holds_pairs(store, name)) return std::nullopt;
+  return nn::weight_only_type(entry.dtype);
 }
 
 void add_weights(const std::filesystem::path& folder, ComponentInfo& info) {

@@ -18,23 +18,20 @@ constexpr std::string_view kComponents[] = {"transformer", "text_encoder", "text
 /// A transformer's repeated blocks; other components have none.
 constexpr std::string_view kBlocks[] = {"transformer_blocks.", "single_transformer_blocks."};
 
-std::optional<nn::QuantType> type_of(const std::string& name) {
+std::optional<nn::QuantType> type_of(const std::string& name, const std::string& where = kWhere) {
   if (nn::lower_case(name) == kNone) return std::nullopt;
-  return nn::parse_quant_type(name, kWhere);
+  return nn::parse_quant_type(name, where);
 }
 
 void check_fields(const std::string& type, const std::vector<std::string>& excluded,
                   const std::map<std::string, std::string>& plan, const std::string& where) {
-  const auto check_type = [&](const std::string& name) {
-    if (nn::lower_case(name) != kNone) nn::parse_quant_type(name, where);
-  };
-  check_type(type);
+  type_of(type, where);
   for (const std::string& pattern : excluded) {
     if (pattern.empty()) fail<ConfigError>(where, "exclude_layers must name layers: got ''");
   }
   for (const auto& [layers, planned] : plan) {
     if (layers.empty()) fail<ConfigError>(where, "precision_plan must name layers: got ''");
-    check_type(planned);
+    type_of(planned, where);
   }
 }
 
@@ -95,8 +92,7 @@ nn::QuantizationRule rule_of(const QuantizeConfig& config, const std::string& co
 
 /// Whether the file holds the layer's weight quantized.
 bool is_quantized(const io::WeightStore& store, const std::string& layer) {
-  const at::ScalarType values = store.entry(layer + ".weight").dtype;
-  return values == at::kChar || values == at::kByte || values == at::kFloat8_e4m3fn;
+  return nn::weight_only_type(store.entry(layer + ".weight").dtype).has_value();
 }
 
 /// Whether `config`, which is that of one component, gives the type to any layer.
@@ -122,7 +118,6 @@ void warn_of_unused_group_size(const QuantizeConfig& config) {
 /// The patterns of one field, and the components that it is for: one that has its own, or all that
 /// do not.
 struct Patterns {
-  const char* field = "";
   std::vector<std::string> unmet;
   std::string components;
 
@@ -247,15 +242,15 @@ void QuantizeChoice::warn_of_unmet(
         found == config_->components_to_quantize.end() ? ComponentQuantizeConfig() : found->second;
     const std::vector<std::string> layers = layers_of(*store);
     const auto meet = [&](const char* field, bool is_own, std::vector<std::string> patterns) {
-      fields.try_emplace({is_own ? component : "", field}, Patterns{field, std::move(patterns), {}})
+      fields.try_emplace({is_own ? component : "", field}, Patterns{std::move(patterns), {}})
           .first->second.meet(component, layers);
     };
     meet("exclude_layers", own.exclude_layers.has_value(), given_patterns(config->exclude_layers));
     meet("precision_plan", own.precision_plan.has_value(), keys_of(config->precision_plan));
   }
-  for (const auto& [place, patterns] : fields) {
+  for (const auto& [owner_and_field, patterns] : fields) {
     for (const std::string& pattern : patterns.unmet) {
-      log_warning(c10::str("[quantize] ", patterns.field, ": '", pattern,
+      log_warning(c10::str("[quantize] ", owner_and_field.second, ": '", pattern,
                            "' is in no layer's name of ", patterns.components));
     }
   }

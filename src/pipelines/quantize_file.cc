@@ -12,19 +12,6 @@ namespace {
 
 constexpr const char* kMethod = "cachedit";
 
-/// Whether a weight of these values is of that kind.
-bool is_kind(at::ScalarType values, nn::StoredKind kind) {
-  switch (kind) {
-    case nn::StoredKind::kInt8:
-      return values == at::kChar;
-    case nn::StoredKind::kInt4:
-      return values == at::kByte;
-    case nn::StoredKind::kFloat8:
-      break;
-  }
-  return values == at::kFloat8_e4m3fn;
-}
-
 /// Otherwise a layer would be quantized at load that nobody asked to be.
 void check_weight(const io::WeightStore& store, const std::string& layer, nn::QuantType type,
                   const std::string& where) {
@@ -35,7 +22,8 @@ void check_weight(const io::WeightStore& store, const std::string& layer, nn::Qu
     fail<ConfigError>(where, "no weight of the layer '", layer, "' is in the folder", kAdvice);
   }
   const at::ScalarType values = store.entry(name).dtype;
-  if (is_kind(values, nn::stored_kind(type))) return;
+  const std::optional<nn::QuantType> stored = nn::weight_only_type(values);
+  if (stored && nn::stored_kind(*stored) == nn::stored_kind(type)) return;
   fail<ConfigError>(where, "layer '", layer, "' is said to be ", nn::name_of(type),
                     ": got a weight of ", dtype_name(values), kAdvice);
 }
